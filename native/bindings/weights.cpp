@@ -41,6 +41,10 @@ GroupScales group_scales(const PyGroups& groups, const Weight& w, const FormatKe
         require(w.K % kSuperK == 0, "K: must be a multiple of 256 for super-blocks");
         require(w.zero_x2 == 2 * f.super_offset,
                 "zero_x2: must be that of the layout's super-blocks");
+    } else if (s.micro()) {
+        require(f.micro && group == kMicroK && x_group == kGroupK && !minima,
+                "group: this layout has no micro-blocks, or of 16 k alone");
+        require(w.zero_x2 % 2 == 0, "zero_x2: must be even");
     } else {
         require(f.groups || f.long_groups, "groups: this layout has one scale for each row");
         require(f.minima || !minima, "groups: this layout has no minima");

@@ -53,6 +53,8 @@ struct IntegerDot {
     static constexpr int kLevels = 0, kLevelOffset = 0;
     // The greatest code, where fields stay in place and kMaxByte is a field's; 0: kMaxByte.
     static constexpr int kMaxCode = 0;
+    // The greatest size of a level, where it is known: what bounds sums that start at the offset of codes; 0: kMaxByte.
+    static constexpr int kMostLevel = 0;
     static constexpr bool kHasCodes = false;  // whether panels are decoded by codes(), not decode()
     static constexpr int kRowBlocks = 0;  // of a tile; 0: a panel's bytes, which are of any layout
     static constexpr bool kInteger = true, kRowScales = true, kGroupScales = true, kRuns = true;
@@ -72,6 +74,7 @@ struct IntegerDot {
     // The most tokens that go straight from the decoder, kTokens at a time: a panel for so few would cost more.
     static constexpr int kDirectTokens = kFewestOfPanel - 1;
     static constexpr bool kMinima = false;  // whether groups of k may have minima
+    static constexpr bool kMicroBlocks = false;  // whether weights may be in micro-blocks
     // Whether there are kernels for activations with a scale for each kLongGroupK.
     static constexpr bool kLongGroups = false;
     // Whether zero_x2 is even, so that levels are whole numbers. Then in_place() is the inverse of settle().
@@ -122,7 +125,7 @@ struct FloatDot {
     // Whether steps are lines of a matrix unit's bf16 tiles, and whether decode_bf16() makes such lines of steps.
     static constexpr bool kBf16Tiles = false, kBf16Steps = false;
     static constexpr int kSuperGroup = 0;
-    static constexpr bool kLongGroups = false;
+    static constexpr bool kLongGroups = false, kMicroBlocks = false;
     static constexpr bool (*valid)(const uint8_t*, int64_t, int) = nullptr;
     static constexpr int kDotK = 1;
     static constexpr int kRowBlocks = kFloatRowBlocks;
@@ -211,6 +214,10 @@ template <class P>
 struct Even : P {
     static constexpr bool kEvenOffset = true;
 };
+
+// The greatest size of a level in sums that start at the offset of codes, or of a byte of Bytes.
+template <class F, class Bytes = F>
+constexpr int kMostLevel = F::kMostLevel != 0 ? F::kMostLevel : Bytes::kMaxByte;
 
 // Whether weights may have scales in groups of any kind; and whether those are super-blocks alone.
 template <class F>

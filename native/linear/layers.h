@@ -9,6 +9,7 @@
 #include "linear/panel.h"
 #include "scales/grouped_panel.h"
 #include "scales/groups.h"
+#include "scales/microblocks.h"
 #include "scales/superblocks.h"
 #include "units/kernel_table.h"
 #include "vocabulary.h"
@@ -58,7 +59,7 @@ void linear_plain(const sterna::LinearArgs& a) {
 template <class F>
 void linear_groups(const sterna::LinearArgs& a) {
     // Levels are whole numbers, and their sums over a group fit int16: one multiplication makes a pair an int32.
-    constexpr bool kPairs = F::kEvenOffset && pairs_fit<F>(F::kMaxByte, kGroupK);
+    constexpr bool kPairs = F::kEvenOffset && pairs_fit<F>(kMostLevel<F>, kGroupK);
     using Few = std::conditional_t<kPairs, PairSums<Direct<F>, kGroupK>, Direct<F>>;
     using FewBlocks = GroupedBlocks<Few, PlainGroups<Few, kGroupK, F::kMinima>>;
     linear_plain<F, FewBlocks, ShortGroupPanel<F>, kGroupK>(a);
@@ -87,10 +88,22 @@ void linear_superblocks(const sterna::LinearArgs& a) {
     }
 }
 
+// Micro-blocks: a float for each row, and a scale for each 16 k.
+template <class F>
+void linear_microblocks(const sterna::LinearArgs& a) {
+    using Few = MicroSums<F>;
+    using Bytes = MicroPanel<F>;
+    linear_vectors<F, GroupedBlocks<Few, MicroGroups<Few>>,
+                   GroupedPanel<Bytes, MicroGroups<Bytes>>>(a);
+}
+
 template <class F>
 void linear_layer(const sterna::LinearArgs& a) {
     if constexpr (F::kSuperGroup != 0) {
         if (kSuperBlocksAlone<F> || a.groups.super()) return linear_superblocks<F>(a);
+    }
+    if constexpr (F::kMicroBlocks) {
+        if (a.groups.micro()) return linear_microblocks<F>(a);
     }
     if constexpr (F::kLongGroups) {
         if (a.groups.group_k && a.groups.x_group_k == sterna::kLongGroupK)
@@ -107,6 +120,9 @@ template <class F>
 void weight_values(const sterna::RowArgs& a, const sterna::GroupScales& s, int zero_x2) {
     if constexpr (F::kSuperGroup != 0) {
         if (s.super()) return super_values<F>(a, s);
+    }
+    if constexpr (F::kMicroBlocks) {
+        if (s.micro()) return micro_values<F>(a, s, zero_x2);
     }
     if constexpr (F::kGroupScales || F::kLongGroups) group_values<F>(a, s, zero_x2);
 }

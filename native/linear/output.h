@@ -16,6 +16,11 @@ inline VF scaled_float(const sterna::LinearArgs& a, VF sum, int64_t row) {
     return a.scale ? f_mul(sum, f_load(a.scale + row)) : sum;
 }
 
+// Sums of groups: rows of micro-blocks have a float.
+inline VF scaled_groups(const sterna::LinearArgs& a, VF sum, int64_t row, int tile_rows) {
+    return a.groups.micro() ? f_mul(sum, f_load(a.groups.row_floats(row, a.K, tile_rows))) : sum;
+}
+
 // Writes one native vector of outputs of token n. kPastCaches: they are read only after the layer, and the caches are
 // left to weights; a line that held a residual is in a cache anyway.
 template <bool kPastCaches = false>

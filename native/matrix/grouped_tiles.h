@@ -22,8 +22,21 @@ constexpr int kGroupedBlockTokens = 512;
 // The row blocks of a chunk: their outputs (32 KB each) stay in L2, together with a block of k of all tokens.
 constexpr int kGroupedChunkRowBlocks = 32;
 
-// The activations of up to kGroupedBlockTokens tokens; kSpan is the k of a minimum.
-template <int kSpan>
+// Writes two k of 16 rows as a line of a bf16 tile, and remainders beyond 8 bits to the kPlanes - 1 tiles behind it.
+template <int kPlanes>
+[[gnu::always_inline]] inline void store_planes(uint8_t* to, VF low, VF high) {
+    const VI upper = i_set1(static_cast<int32_t>(0xFFFF0000u));
+    STERNA_UNROLL(2)
+    for (int p = 0; p < kPlanes; ++p) {
+        i_store(to + p * kTileBytes, b_select(upper, i_bits(high), i_shr<16>(i_bits(low))));
+        low = f_sub(low, f_bits(i_and(i_bits(low), upper)));
+        high = f_sub(high, f_bits(i_and(i_bits(high), upper)));
+    }
+}
+
+// The activations of up to kGroupedBlockTokens tokens; kSpan is the k of a minimum. With kPairs, k and k + 16 of a group
+// follow each other.
+template <int kSpan, bool kPairs>
 struct GroupedTokens {
     int64_t groups;  // groups of 32 k
     uint8_t* tiles;  // [token / 16][k / 32], 16 tokens x 32 k in bf16
@@ -51,8 +64,13 @@ struct GroupedTokens {
                 const int8_t* x = a.xq + sterna::x_offset(n, k, a.ldx, 16);
                 for (int i = 0; i < 16; ++i) {
                     const auto* row = reinterpret_cast<const uint8_t*>(x + 64 * i);
-                    i_store(tile + 64 * i,
-                            round_bf16(f_from_i(i_load_i8(row)), f_from_i(i_load_i8(row + 16))));
+                    const VF first = f_from_i(i_load_i8(row)),
+                             second = f_from_i(i_load_i8(row + 16));
+                    if constexpr (kPairs) {
+                        store_planes<1>(tile + 64 * i, first, second);
+                    } else {
+                        i_store(tile + 64 * i, round_bf16(first, second));
+                    }
                     s[i] = group_scale(a, n + i, k);
                 }
                 if (!a.groups.minima) continue;
@@ -94,18 +112,6 @@ class Levels {
     static constexpr float kMagic = 1 << 15;
     VF factor_[F::kRowBlocks], offset_[F::kRowBlocks];
 };
-
-// Writes two k of 16 rows as a line of a bf16 tile, and remainders beyond 8 bits to the kPlanes - 1 tiles behind it.
-template <int kPlanes>
-[[gnu::always_inline]] inline void store_planes(uint8_t* to, VF low, VF high) {
-    const VI upper = i_set1(static_cast<int32_t>(0xFFFF0000u));
-    STERNA_UNROLL(2)
-    for (int p = 0; p < kPlanes; ++p) {
-        i_store(to + p * kTileBytes, b_select(upper, i_bits(high), i_shr<16>(i_bits(low))));
-        low = f_sub(low, f_bits(i_and(i_bits(low), upper)));
-        high = f_sub(high, f_bits(i_and(i_bits(high), upper)));
-    }
-}
 
 // Decodes a tile of weights over kc k to panel[row block][k / 32][plane], and multiplies levels by scale(k, g).
 template <class F, int kPlanes, class Scale>
@@ -155,6 +161,7 @@ struct PlainTile {
     using Format = F;
     static constexpr int kSpan = kGroupK;  // k of a minimum
     static constexpr int kPlanes = 1;
+    static constexpr bool kPairs = false;
     static constexpr int kRows = F::kRowBlocks * sterna::kRowBlock;
     const sterna::LinearArgs& a;
     TileScales<kTileRowsOf<F>> scales;
@@ -214,7 +221,7 @@ struct GroupedScratch {
     float* sums;  // [2][16 tokens][16 rows]
     float* part;  // for one tile, laid out as y
     float* y;  // [tile of a chunk][token / 16][row block][16 tokens][16 rows]
-    GroupedTokens<Tile::kSpan> x;
+    GroupedTokens<Tile::kSpan, Tile::kPairs> x;
     GroupedScratch(uint8_t* p, int64_t K, int n)
         : panel(p),
           scale(reinterpret_cast<float*>(p + kPanel)),
@@ -225,7 +232,7 @@ struct GroupedScratch {
           x(reinterpret_cast<uint8_t*>(y + kChunk * kTileOutputs), K, n) {}
     static constexpr int64_t bytes(int64_t K, int n) {
         return kPanel + (2 * kFactors + 512 + (1 + kChunk) * kTileOutputs) * 4 +
-               GroupedTokens<Tile::kSpan>::bytes(K, n);
+               GroupedTokens<Tile::kSpan, Tile::kPairs>::bytes(K, n);
     }
 };
 
@@ -376,7 +383,9 @@ inline void grouped_chunk(const sterna::LinearArgs& a, int64_t first, int64_t la
                 const int64_t row = (t * F::kRowBlocks + g) * sterna::kRowBlock;
                 if (row >= a.M) continue;
                 const int count = static_cast<int>(n1 - n < 16 ? n1 - n : 16);
-                for (int i = 0; i < count; ++i) put_output<true>(a, f_load(y + 16 * i), n + i, row);
+                for (int i = 0; i < count; ++i)
+                    put_output<true>(a, scaled_groups(a, f_load(y + 16 * i), row, Tile::kRows),
+                                     n + i, row);
             }
     }
 }

@@ -3,6 +3,7 @@
 #include "linear/layers.h"
 #include "matrix/float_tiles.h"
 #include "matrix/grouped_tiles.h"
+#include "matrix/microblock_tiles.h"
 #include "matrix/superblock_tiles.h"
 #include "matrix/tiles.h"
 #include "units/kernel_table.h"
@@ -16,6 +17,12 @@ bool linear_matrix(const sterna::LinearArgs& a) {
     if constexpr (F::kSuperGroup != 0) {
         if (kSuperBlocksAlone<F> || a.groups.super()) {
             if (many) grouped_tiles<SuperTile<F>>(a);
+            return many;
+        }
+    }
+    if constexpr (F::kMicroBlocks) {
+        if (a.groups.micro()) {
+            if (many) grouped_tiles<MicroTile<F>>(a);
             return many;
         }
     }

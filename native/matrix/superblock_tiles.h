@@ -17,6 +17,7 @@ struct SuperTile {
     using Format = F;
     static constexpr int kSpan = F::kSuperGroup;
     static constexpr bool kProducts = kSpan < kGroupK;
+    static constexpr bool kPairs = false;
     static constexpr int kPlanes = kProducts && F::kSuperBits > 3 ? 2 : 1;
     static constexpr int kRows = F::kRowBlocks * sterna::kRowBlock;
     static_assert(kGroupedBlockK == kSuperK);

@@ -19,7 +19,7 @@ using LongGroupPanel = Even<std::conditional_t<F::kEvenOffset, Panel<F>, CodesUp
 // The same where groups are short: codes are of one kind, or of two where pair sums are int16.
 template <class F>
 using ShortGroupPanel = std::conditional_t<
-    pairs_fit<LongGroupPanel<F>>(LongGroupPanel<F>::kMaxByte, kGroupK),
+    pairs_fit<LongGroupPanel<F>>(kMostLevel<F, LongGroupPanel<F>>, kGroupK),
     PairSums<Even<AnyCodes>, kGroupK>,
     Even<std::conditional_t<
         std::is_same_v<LongGroupPanel<F>, Even<CodesUpTo<LongGroupPanel<F>::kMaxByte>>>, AnyCodes,
@@ -109,14 +109,14 @@ struct GroupedPanel {
         const PanelX<F>* x;
         const uint8_t* codes;
         const float* ready;
-        TokenRows<const float> scale;
-        TokenRows<const int32_t> taken;
+        const int32_t* taken;
+        const float* scale;
         TokenRows<const float> factor;
-        int64_t ldx, codes_stride, ready_stride;
+        int64_t tokens, ldx, codes_stride, ready_stride;
 
         void advance(int64_t k) {
             x += k, codes += k * kLanes, ready += k / kX * Groups::kReady * kLanes;
-            scale.at += k / kX, taken.at += k / kSpanK;
+            scale += k / kX * tokens, taken += k / kSpanK * tokens;
             if (Groups::kGroupMinima) factor.at += k / kX;
         }
     };
@@ -132,39 +132,42 @@ struct GroupedPanel {
         };
         const PanelX<F>* x = at.x;
         const uint8_t* codes = at.codes;
-        const float* ready = at.ready;
+        const float *ready = at.ready, *scales = at.scale;
+        const int32_t* taken = at.taken;
         for (int64_t i = 0; i < count; ++i, ready += Groups::kReady * kLanes) {
             if constexpr (Groups::kEnds == 0)
                 if (i * kX % kAskK == 0) next.ask();
             STERNA_FENCE();  // else outputs are carried along in the registers that sums need
             typename Groups::Total total[N][GN];
             STERNA_UNROLL(2)
-            for (int span = 0; span < kSpans; ++span, x += kSpanK, codes += kSpanK * kLanes) {
+            for (int span = 0; span < kSpans; ++span, taken += at.tokens) {
                 VI sum[N][GN];
                 each([&](int n, int g) {
                     sum[n][g] =
-                        Groups::kStarts
-                            ? F::in_place(x_broadcast(at.taken.row(n) + i * kSpans + span), g)
-                            : F::zero();
+                        Groups::kStarts ? F::in_place(x_broadcast(taken + n), g) : F::zero();
                 });
                 if constexpr (kSpanK <= kGroupK) {
-                    panel_products<F, GN, N, kSpanK>(x, at.ldx, codes, at.codes_stride, sum);
+                    panel_products<F, GN, N, kSpanK>(x + span * kSpanK, at.ldx,
+                                                     codes + span * kSpanK * kLanes,
+                                                     at.codes_stride, sum);
                 } else {
                     int64_t span_k = kSpanK;
                     STERNA_HIDDEN(span_k);
-                    panel_sums<F, GN, N>(x, at.ldx, codes, at.codes_stride, span_k, sum);
+                    panel_sums<F, GN, N>(x + span * kSpanK, at.ldx, codes + span * kSpanK * kLanes,
+                                         at.codes_stride, span_k, sum);
                 }
                 each([&](int n, int g) {
                     const float* scale = ready + g * at.ready_stride + span * kLanes;
                     total[n][g] = Groups::add_span(span, total[n][g], sum[n][g], scale, g);
                 });
             }
+            x += kX, codes += kX * kLanes;
             VF scale[GN];  // stores to y might change what is read, so it is read once
             STERNA_UNROLL(8)
             for (int g = 0; g < GN; ++g) scale[g] = f_load(ready + g * at.ready_stride);
             STERNA_UNROLL(16)
             for (int n = 0; n < N; ++n) {
-                const VF s_x = f_set1(at.scale.row(n)[i]);
+                const VF s_x = f_set1(scales[n]);
                 STERNA_UNROLL(8)
                 for (int g = 0; g < GN; ++g) {
                     float* y = to + (n * GN + g) * kLanes;
@@ -175,6 +178,7 @@ struct GroupedPanel {
                     f_store(y, out);
                 }
             }
+            scales += at.tokens;
         }
     }
 
@@ -193,9 +197,10 @@ struct GroupedPanel {
         At at{panel_x<F>(a, tile, n0),
               tile.bytes + panel_at(a.K, g0, part, 0),
               all + ready_at(a.K, g0, part),
-              {terms.scale.row(n0), terms.scale.width},
-              {terms.taken.row(n0), terms.taken.width},
+              terms.taken_at(0, n0),
+              terms.scale_at(0, n0),
               {terms.factor.row(n0), terms.factor.width},
+              terms.tokens,
               panel_ldx<F>(a),
               panel_at(a.K, 1, 0, 0),
               ready_at(a.K, 1, 0)};
@@ -207,7 +212,8 @@ struct GroupedPanel {
             groups.template end_groups<GN, N>(k, n0, ends, ends_at(a.K, 1, 0), y);
             ends += Groups::kEnds * kLanes;
         }
-        store_outputs(a, tile.row(g0, part), GN, n0, N, y, done);
+        store_outputs(a, tile.row(g0, part), tile.row_blocks * sterna::kRowBlock, GN, n0, N, y,
+                      done);
     }
 };
 

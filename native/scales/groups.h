@@ -13,14 +13,16 @@
 namespace {
 
 // Stores outputs, [token][row block] of `count` tokens from n0 on, of which the first `done` have theirs already. The
-// first row block starts at `row` of the matrix.
-[[gnu::noinline]] inline void store_outputs(const sterna::LinearArgs& a, int64_t row,
+// first row block starts at `row` of the matrix, whose tiles have `tile_rows`.
+[[gnu::noinline]] inline void store_outputs(const sterna::LinearArgs& a, int64_t row, int tile_rows,
                                             int row_blocks, int n0, int count, const float* y,
                                             int done = 0) {
     for (int n = done; n < count; ++n)
-        for (int g = 0; g < row_blocks; ++g)
-            put_output(a, f_load(y + (n * row_blocks + g) * kLanes), n0 + n,
-                       row + g * sterna::kRowBlock);
+        for (int g = 0; g < row_blocks; ++g) {
+            const int64_t at = row + g * sterna::kRowBlock;
+            const VF sum = f_load(y + (n * row_blocks + g) * kLanes);
+            put_output(a, scaled_groups(a, sum, at, tile_rows), n0 + n, at);
+        }
 }
 
 // The most tokens of a block: scales and outputs take registers too, and six tokens x 4 row blocks spill (q4_0, 512-bit
@@ -45,7 +47,7 @@ struct DirectOutputs {
             even_blocks(a.n, kMost, [&](int n0, int tokens) {
                 const int64_t row = (tile + s * tile_stride) * F::kRowBlocks * sterna::kRowBlock;
                 for (int part = 0; part < kParts; ++part)
-                    store_outputs(a, row + kLanes * part, F::kRowBlocks, n0, tokens,
+                    store_outputs(a, row + kLanes * part, kTileRows<F>, F::kRowBlocks, n0, tokens,
                                   block(s, n0) + part * tokens * kOfPart);
             });
     }
@@ -90,6 +92,7 @@ template <class F, class Groups, int N>
             float* y = stream.y + n0 * kParts * Groups::kFloats * G * kLanes;
             const int64_t end = from + turn < k1 ? from + turn : k1;
             for (int64_t k = from; k < end; k += kGroupK) {
+                if (k < 0) __builtin_unreachable();  // else divisions of k take four instructions
                 STERNA_FENCE();  // else outputs are carried along in the registers that sums need
                 groups.ask_ahead(k);
                 STERNA_UNROLL(2)

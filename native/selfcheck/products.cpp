@@ -21,9 +21,12 @@ struct Codebook {
     // Numbers that are drawn before its matrices and not used: layouts that lay between took them, and the digests of
     // those that follow stay as they are.
     unsigned skip = 0;
+    bool micro = false;  // in micro-blocks, and in no other way
 };
 // By a matrix of 301 columns with a scale for each row: five for each code, and four for each scale of three tiles.
 constexpr unsigned kDrawnByRows = 5 * 133 * 301 + 4 * 3 * 64;
+// By a matrix of 301 columns of float layouts whose source words had a byte of a scale in three of four: five and two.
+constexpr unsigned kDrawnByScaled = 133 * (301 * 5 + 226);
 // By four matrices of nibbles, with groups of 32, of 128 and of E8M0, and with super-blocks.
 constexpr unsigned kDrawnBySixteen =
     5 * 133 * (301 + 256 + 301 + 512) + 3 * (1280 + 256 + 640 + 1280);
@@ -49,8 +52,7 @@ constexpr Codebook kCodebooks[] = {
     {"f16", 0, 0},
     {"pot8", 0, 0},
     {"fp8", 0, 0},
-    {"nvfp4", 0, 0},
-    {"iq1_s", 19, 18},
+    {"iq1_s", 19, 18, kDrawnByScaled},
     {"iq1_m", 19, 18},
     {"iq2_xxs", 87, 86},
     {"iq2_xs", 87, 86},
@@ -59,6 +61,7 @@ constexpr Codebook kCodebooks[] = {
     {"iq3_s", 31, 30},
     {"lut4", 16, 256},
     {"lut2", 4, 16},
+    {"fp4", 16, 24, 0, true},
 };
 
 // Of layouts that look them up: any, with both ends, neither in order nor all different.
@@ -75,6 +78,7 @@ struct Scales {
 };
 
 std::vector<Scales> scales_of(const FormatKernels& f, const Codebook& book) {
+    if (book.micro) return {{.name = "micro-blocks", .group_k = kMicroK, .type = ScaleType::kE4M3}};
     std::vector<Scales> all;
     if (!f.integer) all.push_back({.name = "no scales", .none = true});
     if (f.rows) all.push_back({.name = "rows"});
@@ -117,11 +121,10 @@ std::vector<uint8_t> source_of(const FormatKernels& f, const Codebook& book, int
             *at = static_cast<uint8_t>(random.below(book.codes));
         } else if (name == "pot8") {
             *at = static_cast<uint8_t>(random.below(2) << 7 | random.below(12));
-        } else if (name == "fp8" || name == "nvfp4") {
-            at[0] = static_cast<uint8_t>(random.below(name == "fp8" ? 256 : 16));
+        } else if (name == "fp8") {
+            at[0] = static_cast<uint8_t>(random.below(256));
             // The last byte of a scale, its sign and exponent: what is stored makes weights of usual sizes.
-            const int exponent = name == "fp8" ? 0x78 : 0x30;
-            at[1] = static_cast<uint8_t>(i % K % 4 == 3 ? exponent : random.below(256));
+            at[1] = static_cast<uint8_t>(i % K % 4 == 3 ? 0x78 : random.below(256));
         } else if (name == "f16") {  // subnormal ones too
             const auto half = static_cast<uint16_t>(random.below(2) << 15 | random.below(0x4000));
             memcpy(at, &half, 2);
@@ -170,6 +173,14 @@ Matrix make_matrix(Findings& found, int index, const Codebook& book, const Scale
         const int64_t bytes = w.groups.tile_bytes(w.padded_k, f.tile_rows);
         m.groups.resize(static_cast<size_t>(w.tiles * bytes));
         for (size_t i = 0; i < m.groups.size(); ++i) {
+            if (w.groups.micro()) {  // floats of rows, little endian, then any E4M3
+                const bool floats = i % static_cast<size_t>(bytes) <
+                                    static_cast<size_t>(kRowFloatBytes * f.tile_rows);
+                m.groups[i] = static_cast<uint8_t>(!floats      ? random.below(127)
+                                                   : i % 4 == 3 ? 0x3A
+                                                                : random.below(256));
+                continue;
+            }
             const size_t in_block =
                 i % static_cast<size_t>(bytes) %
                 static_cast<size_t>(w.groups.super() ? w.groups.super_bytes(f.tile_rows) : bytes);

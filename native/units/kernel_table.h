@@ -62,6 +62,7 @@ struct LayoutFacts {
     bool rows;  // whether weights may have a scale for each row, and in groups of k
     bool groups;
     bool minima;  // whether groups of k may have minima
+    bool micro;  // whether weights may be in micro-blocks
     bool long_groups;  // whether activations may have a scale for each kLongGroupK
     bool even_offset;  // whether groups need an even zero_x2: whole numbers as levels
     int super_group;  // k of a group of super-blocks: 16 or 32, or 0 where there are none

@@ -30,6 +30,7 @@ constexpr void add_facts(sterna::FormatKernels& k) {
     k.groups = F::kGroupScales;
     if constexpr (F::kInteger) {
         k.minima = F::kMinima;
+        k.micro = F::kMicroBlocks;
         k.long_groups = F::kLongGroups;
         k.even_offset = F::kEvenOffset;
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from helpers import GROUPED, assert_same_bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +15,7 @@ import sterna.ops as ops
 from sterna import _native, formats
 from sterna.formats import codec
 from sterna.formats.arithmetic import round_half_away
-from sterna.formats.scales import E8M0, F16, GroupScales, SuperBlockScales
+from sterna.formats.scales import E4M3, E8M0, F16, GroupScales, SuperBlockScales
 from sterna.formats.scales.numbers import ScaleNumber
 
 # Suffixes over the layouts of levels (powers of two: test_power_formats.py), one group longer than
@@ -111,9 +112,9 @@ def test_round_trip(name: str, M: int, groups: int, seed: int) -> None:
     np.testing.assert_array_equal(repacked.codes, packed.codes)
     np.testing.assert_array_equal(repacked.scale, packed.scale)
     assert packed.nbytes == packed.codes.nbytes + packed.scale.nbytes
-    if M and groups and name not in SUPER:  # [tile][group][scale, minimum][row of the tile]
+    # [tile][group][scale, minimum][row of the tile]
+    if M and groups and isinstance(f.scales, GroupScales):
         m, g = M - 1, groups - 1
-        assert isinstance(f.scales, GroupScales)
         number = f.scales.number
         lines = packed.scale[m // f.tile_rows].view(number.dtype).reshape(-1, f.tile_rows)
         got = lines[g * (2 if f.scales.minima else 1), m % f.tile_rows]
@@ -141,9 +142,16 @@ def test_numbers(number: ScaleNumber) -> None:
 
 
 def test_words_of_numbers() -> None:
-    """IEEE half; and 2^(e - 127), of OCP Microscaling, by their definitions."""
+    """IEEE half, PyTorch's E4M3, and 2^(e - 127), of OCP Microscaling, by their definitions."""
     words = np.arange(255, dtype=np.uint8)
     assert_same_bits(E8M0.decoded(words), np.exp2(words.astype(np.float64) - 127).astype("f4"))
+    every = torch.arange(127, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
+    assert_same_bits(E4M3.decoded(words[:127]), every.numpy())
+    some = np.random.default_rng(4).uniform(0, 448, 4000).astype(np.float32) ** 2 / 448
+    middles = (every[1:] + every[:-1]).numpy() / 2
+    for x in (some, middles):
+        rounded = torch.from_numpy(x).to(torch.float8_e4m3fn).float().numpy()
+        assert_same_bits(E4M3.nearest(x), rounded)
     halves = np.array([0x3C00, 0x0001, 0xFBFF], np.uint16).view(np.float16)
     assert_same_bits(F16.decoded(halves), np.array([1, 2.0**-24, -65504], np.float32))
 
@@ -168,6 +176,26 @@ def test_lines_of_super_blocks(name: str) -> None:
                 to[at] = value
                 at += 64
     np.testing.assert_array_equal(packed.scale, expected.reshape(2, -1))
+
+
+def test_lines_of_micro_blocks() -> None:
+    """[tile]: a line of float32, then for each 16 k a line of bytes; rows end with half a group."""
+    M, K = 70, 48
+    packed = random_weight("nvfp4", M, K, seed=5)
+    scales = packed.scales.reshape(M, 4)
+    expected = np.zeros((2, 64 * (4 + 4)), np.uint8)  # K is padded to 64
+    for m in range(M):
+        tile, row = expected[m // 64], m % 64
+        tile[4 * row :][:4] = np.frombuffer(scales[m, 0].tobytes(), np.uint8)
+        tile[256 + row :: 64][:3] = E4M3.encoded(scales[m, 1:])
+    np.testing.assert_array_equal(packed.scale, expected)
+    layout, scale_layout = packed.format.layout, packed.format.scales
+    assert scale_layout.valid(packed.scale, layout, 1)
+    for at, value in ((3, 0x7F), (256, 0x7F), (256, 0x80)):  # infinity or NaN, NaN, a sign
+        bad = packed.scale.copy()
+        bad[0, at] = value
+        bad[0, at - 1] |= 0x80 if at == 3 else 0
+        assert not scale_layout.valid(bad, layout, 1)
 
 
 @pytest.mark.parametrize("name", SUPER)
@@ -245,7 +273,7 @@ def test_quantised_weights_are_near(name: str) -> None:
     f = formats.get(name)
     most = {
         "i1": 0.62, "i2": 0.53, "t5": 0.53, "i2p": 0.45, "mxfp4": 0.13, "tq1_0": 0.9,
-        "tq2_0": 0.9, "iq4_nl": 0.1, "iq4_xs": 0.1,
+        "tq2_0": 0.9, "iq4_nl": 0.1, "iq4_xs": 0.1, "nvfp4": 0.11,
     }.get(name.split(":")[0])  # fmt: skip
     assert error < (most or 2 / len(levels_of(f)))
     x = np.random.default_rng(8).standard_normal((3, K)).astype(np.float32)

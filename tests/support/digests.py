@@ -33,7 +33,7 @@ from sterna.checkpoints.resolve import BUILT_IN
 from sterna.engine import DecidingLogits, Engine, Sequence
 from sterna.formats import Experts, FloatFormat, Format, PackedWeight, Shadow, codec
 from sterna.formats.pot_levels import PowerFloats
-from sterna.formats.scales import GroupScales, SuperBlockScales
+from sterna.formats.scales import E4M3, GroupScales, MicroBlockScales, SuperBlockScales
 from sterna.loading import Model
 from sterna.weights.sources import HEADS, STACKED, Linear, Stacking, head_format
 
@@ -146,6 +146,10 @@ class Drawn:
             return np.ones((), np.float32)
         if isinstance(layout, SuperBlockScales):
             return self._super_scales(layout, shape, exponent)
+        if isinstance(layout, MicroBlockScales):
+            d = np.ldexp((16 + self.whole(0, 15, M, 1)).astype(np.float32), exponent - 5)
+            codes = self.whole(48, 63, M, layout.n_groups(K))  # E4M3 from 1/2 to nearly 2
+            return np.concatenate([d, E4M3.decoded(codes)], axis=1).reshape(shape)
         one = shape[:2]
         if layout.any_number:
             scales = np.ldexp((16 + self.whole(0, 15, *one)).astype(np.float32), exponent - 4)

@@ -193,7 +193,7 @@ def quantised(source: Path, to: Path, name: str) -> tuple[Path, Path]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_files_run_as_they_are(name: str, floats: Path, tmp_path: Path) -> None:
-    """The same weights to the bit, and for float activations the same perplexity as of floats."""
+    """The same weights to the bit, and in floats the same perplexity."""
     packed, plain = quantised(floats, tmp_path, name)
     loaded = loading.load(packed, cached=False)
     assert loaded.format == CASES[name][2]
@@ -202,10 +202,14 @@ def test_files_run_as_they_are(name: str, floats: Path, tmp_path: Path) -> None:
         # up_proj lies behind gate_proj
         weight = loaded.weights.modules[layer.replace("up_proj", "gate_up_proj")]
         got = ops.dequantize(weight)[-weights[f"{layer}.weight"].shape[0] :]
-        assert_same_bits(got + 0.0, weights[f"{layer}.weight"].numpy() + 0.0)
+        expected = weights[f"{layer}.weight"].numpy()
+        if name == "nvfp4":  # whose file divides by a float32, where a layer multiplies
+            np.testing.assert_allclose(got, expected, rtol=2.0**-22)
+        else:
+            assert_same_bits(got + 0.0, expected + 0.0)
     expected = perplexity(plain, "f32")
     assert perplexity(packed, "f32") == expected
-    if loaded.format in ("fp8", "nvfp4"):
+    if loaded.format == "fp8":
         assert perplexity(packed) == expected
     else:
         assert abs(np.log(perplexity(packed) / expected)) < 1e-2  # of activations in int8
@@ -228,7 +232,12 @@ def test_experts(name: str, tmp_path: Path) -> None:
     Qwen3MoeForCausalLM(config).save_pretrained(tmp_path / "floats")
     packed, plain = quantised(tmp_path / "floats", tmp_path, name)
     assert loading.load(packed, cached=False).format == CASES[name][2]
-    assert perplexity(packed) == perplexity(plain, "f32")
+    expected = perplexity(plain, "f32")
+    assert perplexity(packed, "f32") == expected
+    if name == "fp8-cut":
+        assert perplexity(packed) == expected
+    else:
+        assert abs(np.log(perplexity(packed) / expected)) < 1e-2
 
 
 BAD: list[tuple[str, str, Any, type, str]] = [
@@ -318,8 +327,9 @@ def test_packed_copies(name: str, floats: Path, tmp_path: Path) -> None:
     assert perplexity(tmp_path / "copy") == perplexity(packed)
     file = tmp_path / "copy" / "model.safetensors"
     tensors = load_file(file)
-    codes = next(t for key, t in tensors.items() if DOWN in key and t.dtype == torch.uint8)
-    codes.view(-1)[:64] = 255
+    for key, tensor in tensors.items():  # all codes of E2M1 are numbers, but not all scales
+        if DOWN in key and tensor.dtype == torch.uint8:
+            tensor.view(-1)[:64] = 255
     save_file(tensors, file, {"format": "pt"})
     with pytest.raises((ModelFormatError, NonFiniteError)):
         loading.load(tmp_path / "copy", cached=False)

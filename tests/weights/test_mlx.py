@@ -138,7 +138,7 @@ def test_folders_run_as_they_are(name: str, floats: Path, tmp_path: Path) -> Non
     packed, plain = quantised(floats, tmp_path, name)
     loaded = loading.load(packed, cached=False)
     assert loaded.format == CASES[name][1]
-    floating = loaded.format in ("f32", "fp8", "nvfp4")
+    floating = loaded.format in ("f32", "fp8")
     assert loaded.head == ("exact" if floating else loaded.format)
     weights = load_file(plain / "model.safetensors")
     for module in (DOWN, TABLE, "lm_head"):

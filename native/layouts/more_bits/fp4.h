@@ -31,10 +31,12 @@ struct Fp4Codes {
     static int value(int nibble) { return kFp4Values[nibble]; }
 };
 
-// A run of eight would reach 8 * 24 * 127 * 2 = 48,768.
+// A run of eight would reach 8 * 24 * 127 * 2 = 48,768, but sums that start at the offset end with those of levels.
 struct fp4 : TableNibbles<Fp4Codes> {
     static constexpr const char* kName = "fp4";
-    static constexpr int kMaxByte = 24;
+    static constexpr int kMaxByte = 24, kMostLevel = 12;
+    static constexpr bool kMicroBlocks = true;
+    static constexpr int kDirectTokens = kFewestOfPanel - 1;  // as sums of pairs fit their groups
     static void pack(const sterna::PackArgs& a) { pack_nibbles<fp4>(a); }
     static void row(const sterna::RowArgs& a) { row_of_nibbles<fp4>(a); }
 };

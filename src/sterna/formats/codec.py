@@ -32,6 +32,8 @@ def by_rule(format: Format, w: F32, scale: str | None = None) -> tuple[Array, F3
     M, K = w.shape
     format.check_shape(M, K)
     scales.check_weights(w, format.name)
+    if scales.default != "group":  # blocks of a row share a number
+        return format.quantize(w)
     blocks = w.reshape(-1, scales.block)
     levels, made = scales.settled(blocks, *format.quantize_blocks(blocks), format.codebook)
     return levels.reshape(M, K), made.reshape(scales.shape(M, K))

@@ -84,7 +84,8 @@ def can_feed(format: Format) -> bool:
     """Whether each weight of a format is a level of its own, on a grid that its block's scales
     make."""
     book, scales = format.codebook, format.scales
-    return book is not None and isinstance(scales, BlockScales) and not format.of_files
+    own = isinstance(scales, BlockScales) and scales.default == "group"
+    return book is not None and own and not format.of_files
 
 
 def rounded(format: Format, w: F32, feedback: Feedback, block: BlockRounding) -> tuple[Levels, F32]:

@@ -44,12 +44,10 @@ class GroupedFloats(NoScales):
 class ScaledFloats(FloatFormat):
     """A float type of few bits, with scales as GroupedFloats says.
 
-    stored: the power of two with which stored scales are multiplied. code_bits: the bits of a code
-    in tiles.
+    stored: the power of two with which stored scales are multiplied.
     """
 
     stored: float = 1.0
-    code_bits: int = 8
 
     @property
     def group(self) -> int:
@@ -144,13 +142,8 @@ class ScaledFloats(FloatFormat):
 
     def codes_valid(self, codes: U8, threads: int) -> bool:
         """Whether all scales and codes of an untrusted file's tiles are finite."""
-        bytes_of_block = ROW_BLOCK * (SCALE_BYTES + self.group * self.code_bits // 8)
-        scales = codes.reshape(-1, bytes_of_block)[:, : ROW_BLOCK * SCALE_BYTES]
+        blocks = codes.reshape(-1, ROW_BLOCK * (SCALE_BYTES + self.group))
+        scales, of_weights = np.split(blocks, [ROW_BLOCK * SCALE_BYTES], axis=1)
         if not np.isfinite(np.ascontiguousarray(scales).view("<f4")).all():
             return False
-        return (
-            self.code_bits < 8
-            or not np.isnan(
-                self.values[codes.reshape(-1, bytes_of_block)[:, ROW_BLOCK * SCALE_BYTES :]]
-            ).any()
-        )
+        return not np.isnan(self.values[of_weights]).any()

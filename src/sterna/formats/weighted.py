@@ -30,7 +30,7 @@ from sterna.formats.base import Format
 from sterna.formats.feedback import Feedback
 from sterna.formats.kquants import KQuant
 from sterna.formats.pot_levels import Powers
-from sterna.formats.scales import GroupScales
+from sterna.formats.scales import GroupScales, MicroBlockScales
 
 __all__ = ["check_weighted", "rounded"]
 
@@ -44,9 +44,9 @@ FED_ROWS = 1024  # with feedback: a span of columns lies in the cache
 
 def check_weighted(format: Format) -> None:
     """Raise RequestError for a format whose rounding ignores the layer's inputs."""
-    if format.codebook is None:
+    if format.codebook is None or isinstance(format.scales, MicroBlockScales):
         raise RequestError(
-            f"calibrate: must be for a format with integer levels, but got {format}, which rounds "
+            f"calibrate: must be for a format whose levels are searched, but got {format}, which rounds "
             "each float by itself; leave it out"
         )
     if isinstance(format, Powers) and format.method != "nearest":

@@ -152,8 +152,8 @@ class TensorReader:
         order = self.order(part.name, part.M)
         return raw if isinstance(order, slice) else raw[order]
 
-    def floats_of(self, part: Linear) -> Floats:
-        """Return a layer's floats; those of NVFP4 with the factor of the tensor, if it has one."""
+    def floats_of(self, part: Linear) -> Floats | Levels:
+        """Return a layer's floats; NVFP4 as levels, with the factor of the tensor, if it has one."""
         info, raw = self.part(part), self.rows(part)
         if info.dtype not in SCALED_TYPES:
             return self.floats(info, raw)
@@ -197,7 +197,7 @@ class TensorReader:
         if info.dtype in FLOAT_TYPES:
             return self.floats(info, raw).values()
         if info.dtype in SCALED_TYPES:
-            return nvfp4(raw, None).values()
+            return nvfp4(raw, None).floats().values()
         return ops.dequantize(
             from_ggml(info.dtype.lower(), raw, threads=self.threads), threads=self.threads
         )

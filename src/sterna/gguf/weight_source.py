@@ -169,11 +169,11 @@ class GgufWeights:
         if info.dtype not in (*FLOAT_TYPES, *SCALED_TYPES):
             return self._of_blocks(info, rows, None, self.format, "format", narrows=False)
         scaled = info.dtype in SCALED_TYPES
-        floats = joined(
+        parts = joined(
             [nvfp4(raw, None) if scaled else self.reader.floats(info, raw) for raw in rows]
         )
         return packing.pack(
-            floats, packing.choose(floats[0], self.format), self.reader.threads, info.name
+            parts, packing.choose(parts[0], self.format), self.reader.threads, info.name
         )
 
     def table(self, name: str, M: int, K: int) -> PackedWeight:

@@ -6,7 +6,7 @@ import numpy as np
 
 from oracle.arithmetic import F32, fma_f32, quantize_activations
 from sterna.formats import GROUP_K, PackedWeight
-from sterna.formats.scales import GroupScales, SuperBlockScales
+from sterna.formats.scales import MICRO_K, GroupScales, MicroBlockScales, SuperBlockScales
 from sterna.formats.scales.superblocks import SUPER_K
 
 SMALLEST = 1e-30  # largest |x| that a group counts with, at least
@@ -22,6 +22,8 @@ def reference_linear(x: F32, packed: PackedWeight, low: bool = False) -> F32:
         return _groups(x, packed, f.scales, low)
     if isinstance(f.scales, SuperBlockScales):
         return _super_blocks(x, packed, f.scales, low)
+    if isinstance(f.scales, MicroBlockScales):
+        return _micro_blocks(x, packed, low)
     return _rows(x, packed, low)
 
 
@@ -98,3 +100,23 @@ def _super_blocks(x: F32, packed: PackedWeight, scales: SuperBlockScales, low: b
             u = fma_f32(minima[None, :, g], sums[:, None], u)
         y = fma_f32(u, parts[None, :, block, 1, 0], y)
     return y
+
+
+def _micro_blocks(x: F32, packed: PackedWeight, low: bool) -> F32:
+    """scales/microblocks.h: exact sums of 16 k, those of 32 k rounded once, then multiply-adds."""
+    (N, K), M = x.shape, packed.M
+    padded = -(-K // GROUP_K) * GROUP_K
+    x = np.pad(x, ((0, 0), (0, padded - K)))
+    q, s_x = quantize_activations(x.reshape(-1, GROUP_K), SMALLEST, low)
+    q = q.reshape(N, -1, MICRO_K).astype(np.int64)
+    s_x = s_x.reshape(N, -1)
+    levels = packed.unpacked().reshape(M, K // MICRO_K, MICRO_K).astype(np.int64)
+    scales = packed.scales.reshape(M, -1)
+    y = np.zeros((N, M), np.float32)
+    for group in range(padded // GROUP_K):
+        total = np.zeros((N, M), np.float32)
+        for b in range(2 * group, min(2 * group + 2, K // MICRO_K)):
+            t = (q[:, b] @ levels[:, b].T).astype(np.float32)
+            total = fma_f32(t, scales[None, :, 1 + b], total)
+        y = fma_f32(total, s_x[:, group, None], y)
+    return y * scales[None, :, 0]

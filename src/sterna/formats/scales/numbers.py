@@ -11,7 +11,7 @@ import numpy.typing as npt
 from sterna import _native
 from sterna.formats.arithmetic import F32, half_if_finite, half_or_smallest
 
-__all__ = ["COARSE", "E8M0", "F16", "MAX_F16_WEIGHT", "ScaleNumber"]
+__all__ = ["COARSE", "E4M3", "E8M0", "F16", "MAX_F16_WEIGHT", "ScaleNumber"]
 
 COARSE = 2.0**-21  # of f16: below it they are whole multiples, 0 to 8, of the smallest
 MAX_F16_WEIGHT = 2.0**40  # no level times a scale that is an f16 is as large
@@ -117,5 +117,48 @@ class _PowerOfTwo(ScaleNumber):
         return np.asarray(np.ldexp(np.float32(1), typed.astype(np.int32) - 127), np.float32)
 
 
+class _EightBits(ScaleNumber):
+    """E4M3 without its sign: a byte below 127, which is NaN."""
+
+    name, dtype, exponent = "e4m3", np.dtype(np.uint8), 0x7F
+    rule, any_number, coarse = "an E4M3 from 0 to 448", False, 0.0
+    max_weight = np.inf
+    most = 448.0
+
+    def __init__(self) -> None:
+        code = np.arange(127)
+        mantissa, exponent = np.where(code < 8, code, code % 8 + 8), np.maximum(code // 8, 1) - 10
+        self._values = np.ldexp(mantissa.astype(np.float32), exponent)
+        self._middles = (self._values[1:] + self._values[:-1]) / 2
+
+    def _code(self, scales: F32) -> npt.NDArray[np.intp]:
+        """Find the nearest values of numbers, half to even; the largest for what is larger."""
+        below, above = (np.searchsorted(self._middles, scales, side) for side in ("left", "right"))
+        return np.where(below % 2 == 0, below, above)
+
+    def rounded(self, scales: F32) -> tuple[F32, npt.NDArray[np.bool_]]:
+        """Return the scales, and which of them fit."""
+        return scales, self._values[self._code(scales)] == scales
+
+    def nearest(self, scales: F32) -> F32:
+        return np.asarray(np.where(scales > self.most, scales, self._values[self._code(scales)]))
+
+    def lifted(self, scales: F32) -> F32:
+        """Round as `nearest`, 2^-9 at least."""
+        return np.maximum(self.nearest(scales), self._values[1])
+
+    def encoded(self, scales: F32) -> Array:
+        return self._code(scales).astype(np.uint8)
+
+    def decoded(self, typed: Array) -> F32:
+        """NaN for what is none."""
+        return np.where(typed < 127, self._values[np.minimum(typed, 126)], np.float32(np.nan))
+
+    def valid(self, lines: npt.NDArray[np.uint8], threads: int) -> bool:
+        """Whether all bytes are numbers without a sign."""
+        return int(lines.max(initial=0)) < self.exponent
+
+
 F16: ScaleNumber = _Half()
 E8M0: ScaleNumber = _PowerOfTwo()
+E4M3 = _EightBits()

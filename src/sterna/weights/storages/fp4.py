@@ -5,8 +5,9 @@
     weight_global_scale          float ()           NVFP4 of compressed-tensors, which divides
     weight_scale_2               float ()           NVFP4 of modelopt, which multiplies
 
-A weight is code * scale. NVFP4's scale is weight_scale / weight_global_scale, or weight_scale *
-weight_scale_2, rounded to float32, and so is the product. MXFP4 are levels with powers of two.
+A weight is code * scale, levels with scales. NVFP4's scale is weight_scale / weight_global_scale, or
+weight_scale * weight_scale_2; in layers it is weight_scale times a float32. MXFP4's is a power of
+two.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from __future__ import annotations
 import numpy as np
 
 from sterna import formats
-from sterna.formats import mxfp4
+from sterna.formats import mxfp4, nvfp4
 from sterna.formats.scaled_floats import U8, ScaledFloats
 from sterna.weights.storages.base import F32, Floats, Layer, Levels
-from sterna.weights.storages.fp8 import powers, scaled
+from sterna.weights.storages.fp8 import powers
 
 NV_GROUP, MX_GROUP = 16, 32
 #: Twice the value of each code, the levels of mxfp4.
@@ -32,7 +33,7 @@ def recognises(layer: Layer) -> bool:
     )
 
 
-def read(layer: Layer) -> Levels | Floats:
+def read(layer: Layer) -> Levels:
     """Read the codes and scales, and check them."""
     M, K = layer.shape
     suffix = "weight_packed" if layer.has("weight_packed") else "weight"
@@ -49,7 +50,7 @@ def read(layer: Layer) -> Levels | Floats:
     codes = codes_of(np.asarray(layer.checkpoint.read(layer.info(suffix).name)))
     scales = np.asarray(layer.checkpoint.read(stored.name)).view(np.uint8)
     if group == NV_GROUP:
-        return scaled("nvfp4", layer, codes, _nv_scale(layer, scales), NV_GROUP)
+        return _nvfp4(layer, codes, e4m3_scales(layer, "weight_scale", scales))
     return mxfp4_levels(codes, powers(layer, "weight_scale", scales))
 
 
@@ -63,15 +64,35 @@ def _packed_shape(layer: Layer) -> tuple[int, int]:
     return M, K // 2
 
 
-def _nv_scale(layer: Layer, scales: U8) -> F32:
-    """Combine E4M3 scales [M, groups] with the one of the tensor."""
-    values = e4m3_scales(layer, "weight_scale", scales)
-    if layer.has("weight_global_scale"):
-        divisor = _one(layer, "weight_global_scale")
-        if divisor == 0:
-            layer.fail("weight_global_scale", "a number other than 0", divisor)
-        return np.asarray(values / divisor, np.float32)
-    return np.asarray(values * _one(layer, "weight_scale_2"), np.float32)
+def _nvfp4(layer: Layer, codes: U8, scales: F32) -> Levels:
+    """Combine codes [M, K] and scales [M, groups] with the one of the tensor."""
+    if not layer.has("weight_global_scale"):
+        return nvfp4_levels(codes, scales, _one(layer, "weight_scale_2"))
+    divisor = _one(layer, "weight_global_scale")
+    with np.errstate(divide="ignore", over="ignore"):
+        factor = np.float32(1) / divisor
+    if not np.isfinite(factor):
+        layer.fail("weight_global_scale", "a number with an inverse, other than 0", divisor)
+    return nvfp4_levels(codes, scales, factor, np.asarray(scales / divisor, np.float32))
+
+
+def nvfp4_levels(codes: U8, scales: F32, factor: F32, products: F32 | None = None) -> Levels:
+    """Combine codes [M, K] with scales of E4M3 [M, K / 16] and a factor of all of them.
+
+    products: scales times the factor, if the file has another rule for them.
+    """
+    M, K = codes.shape
+    levels = TWICE[codes].reshape(M, -1, NV_GROUP)
+    levels = np.where(np.signbit(scales)[:, :, None], -levels, levels).reshape(M, K)
+    of_rows = np.full((M, 1), factor / np.float32(2), np.float32)
+    both = np.concatenate([of_rows, np.abs(scales)], axis=1).reshape(M, 1, -1)
+
+    def floats() -> Floats:
+        whole = np.asarray(scales * factor if products is None else products, np.float32)
+        values = (TWICE[codes] / np.float32(2)).reshape(M, -1, NV_GROUP) * whole[:, :, None]
+        return Floats("f32", np.asarray(values, np.float32).reshape(M, K))
+
+    return Levels(nvfp4.LEVELS, levels, both, floats, stored_format="nvfp4")
 
 
 def e4m3_scales(layer: Layer, suffix: str, scales: U8) -> F32:

@@ -76,9 +76,8 @@ def _stored_bytes(layer: Layer, lead: tuple[int, ...]) -> tuple[Words, Codes, st
 def _minifloats(layer: Layer, words: Words, scales: Codes, mode: str) -> Levels | Floats:
     raw = np.ascontiguousarray(words).view(np.uint8)
     if mode == "nvfp4":
-        group = MINIFLOATS[mode][1]
-        scale = fp4.e4m3_scales(layer, "scales", scales)
-        return fp8.scaled("nvfp4", layer, fp4.codes_of(raw), scale, group)
+        of_groups = fp4.e4m3_scales(layer, "scales", scales)
+        return fp4.nvfp4_levels(fp4.codes_of(raw), of_groups, np.ones((), np.float32))
     scale = fp8.powers(layer, "scales", scales)
     if mode == "mxfp8":
         return fp8.scaled("fp8", layer, raw, scale, fp8.MX_GROUP)
