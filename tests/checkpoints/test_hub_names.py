@@ -23,6 +23,8 @@ from sterna.errors import HubError, RequestError
         ("a/b:Q4_K_M", HubName("a/b", "main", "Q4_K_M")),
         ("a/b@v1:sub/c d.gguf", HubName("a/b", "v1", "sub/c d.gguf")),
         ("hf://a/b@v1:q", HubName("a/b", "v1", "q")),
+        ("bitnet-2b", HubName("microsoft/bitnet-b1.58-2B-4T")),
+        ("falcon-edge-3b-instruct", HubName("tiiuae/Falcon-E-3B-Instruct")),
     ],
 )
 def test_names(text: str, name: HubName) -> None:

@@ -12,6 +12,14 @@ PREFIX = "hf://"  # says that a Hub name is meant even where a folder has the sa
 DEFAULT_REVISION = "main"
 MAX_REPO_CHARS = 96  # the Hub's own limit
 MAX_CHARS = 512
+#: Names without a slash that mean a repository: those of Litespark's `load_model`.
+ALIASES = {
+    "bitnet-2b": "microsoft/bitnet-b1.58-2B-4T",
+    "falcon-edge-1b": "tiiuae/Falcon-E-1B-Base",
+    "falcon-edge-1b-instruct": "tiiuae/Falcon-E-1B-Instruct",
+    "falcon-edge-3b": "tiiuae/Falcon-E-3B-Base",
+    "falcon-edge-3b-instruct": "tiiuae/Falcon-E-3B-Instruct",
+}
 
 # The Hub allows these; a leading dash would be an option to someone, "--" and ".." are reserved.
 _PART = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?"
@@ -34,8 +42,11 @@ class HubName:
 
     @classmethod
     def parse(cls, text: str) -> HubName:
-        """Read `org/name[@revision][:file]`; RequestError where a part breaks the Hub's rules."""
-        name = text.removeprefix(PREFIX)
+        """Read `org/name[@revision][:file]`, or one of ALIASES.
+
+        RequestError where a part breaks the Hub's rules.
+        """
+        name = ALIASES.get(text, text).removeprefix(PREFIX)
         if len(name) > MAX_CHARS:
             raise _malformed(text[:40] + "...", f"at most {MAX_CHARS} characters")
         if "://" in name:
@@ -65,12 +76,13 @@ class HubName:
 
 
 def looks_like_name(text: str) -> bool:
-    """Whether a text is meant as a Hub name, and not as a path: one slash, and nothing of a path.
+    """Whether a text is meant as a Hub name, and not as a path: one slash, and nothing of a path,
+    or one of ALIASES.
 
     A path begins with `.`, `/` or `~`, ends in a separator or `.gguf` (without a colon), or has a
     backslash or more than one slash before any `@` or `:`.
     """
-    if text.startswith(PREFIX):
+    if text.startswith(PREFIX) or text in ALIASES:
         return True
     if text.startswith((".", "/", "~")) or "\\" in text or "://" in text:
         return False

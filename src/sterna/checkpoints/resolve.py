@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sterna.checkpoints.directory import CONFIG
-from sterna.checkpoints.hub_names import PREFIX, HubName, looks_like_name
+from sterna.checkpoints.hub_names import ALIASES, PREFIX, HubName, looks_like_name
 from sterna.checkpoints.mistral_layout import PARAMS
 from sterna.checkpoints.short_names import short_name, short_names
 from sterna.errors import HubError, RequestError, shown
@@ -29,8 +29,8 @@ def resolve(
     """Find the folder or GGUF file that `model` means, and fetch it from the Hub if need be.
 
     A folder with a model in it, or a file, comes first, then a built-in name, a short one
-    (`short_names`), any other existing path, and org/name[@revision][:file] on the Hub (hf:// in
-    front means the Hub). A folder without config.json means the one GGUF model in it.
+    (`short_names`), any other existing path, and org/name[@revision][:file] on the Hub or an alias
+    of one (hf:// in front means the Hub). A folder without config.json means the one GGUF model in it.
     Texts that look like paths are never fetched. A model of the Hub stays at the fetched commit
     until `sterna pull` asks for a newer one.
 
@@ -70,7 +70,7 @@ def resolve(
 
 def is_model(text: str) -> bool:
     """Whether a text names a model that is here, or has a short name; nothing is fetched."""
-    if text in BUILT_IN or short_name(text) is not None:
+    if text in BUILT_IN or text in ALIASES or short_name(text) is not None:
         return True
     path = Path(text)
     return _exists(path) and (
@@ -108,7 +108,7 @@ def _existing(path: Path, text: str) -> Path:
             )
         return path
     known = f"a short name ({', '.join([*BUILT_IN, *short_names()])}) or org/name on the Hub"
-    near = likely_names(text, [*BUILT_IN, *short_names()])
+    near = likely_names(text, [*BUILT_IN, *short_names(), *ALIASES])
     remedy = f"did you mean {' or '.join(near)}?" if near else "check the spelling"
     if text.lower().endswith(".gguf") and text.count("/") > 1:
         remedy += ", or write org/name:file.gguf for a file on the Hub"
