@@ -25,8 +25,9 @@ struct Codebook {
 };
 // By a matrix of 301 columns with a scale for each row: five for each code, and four for each scale of three tiles.
 constexpr unsigned kDrawnByRows = 5 * 133 * 301 + 4 * 3 * 64;
-// By a matrix of 301 columns of float layouts whose source words had a byte of a scale in three of four: five and two.
-constexpr unsigned kDrawnByScaled = 133 * (301 * 5 + 226);
+// By two matrices of 301 columns of a float layout, one of them with a scale for each row, whose source words had a byte of
+// a scale in three of four.
+constexpr unsigned kDrawnByScaled = 2 * 133 * (301 * 5 + 226) + 4 * 3 * 64;
 // By four matrices of nibbles, with groups of 32, of 128 and of E8M0, and with super-blocks.
 constexpr unsigned kDrawnBySixteen =
     5 * 133 * (301 + 256 + 301 + 512) + 3 * (1280 + 256 + 640 + 1280);
