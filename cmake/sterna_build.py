@@ -21,6 +21,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+if sys.version_info < (3, 11):  # noqa: UP036  # pip looks at requires-python after this
+    raise SystemExit(f"sterna: needs Python 3.11 or later, but got {platform.python_version()}")
+
 from scikit_build_core import build as base
 from scikit_build_core.build import (
     build_sdist,

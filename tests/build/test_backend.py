@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 from types import ModuleType
@@ -23,12 +24,17 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.delenv("STERNA_ZIG", raising=False)
     monkeypatch.delenv("CMAKE_ARGS", raising=False)
+    module = loaded()
+    monkeypatch.setattr(module, "_require_headers", lambda: None)
+    return module
+
+
+def loaded() -> ModuleType:
     spec = importlib.util.spec_from_file_location("sterna_build", BACKEND)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    monkeypatch.setattr(module, "_require_headers", lambda: None)
     return module
 
 
@@ -117,6 +123,13 @@ def test_a_chosen_compiler(
 def test_all_hooks(backend: ModuleType) -> None:
     """Without one for metadata, pip builds the wheel twice."""
     assert {*backend.base.__all__} <= {*backend.__all__}
+
+
+def test_an_old_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pip would name a build requirement that has no release for it."""
+    monkeypatch.setattr(sys, "version_info", (3, 9, 2, "final", 0))
+    with pytest.raises(SystemExit, match=r"needs Python 3\.11 or later, but got "):
+        loaded()
 
 
 def test_missing_headers(
