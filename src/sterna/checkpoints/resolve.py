@@ -29,10 +29,10 @@ def resolve(
     """Find the folder or GGUF file that `model` means, and fetch it from the Hub if need be.
 
     A folder with a model in it, or a file, comes first, then a built-in name, a short one
-    (`short_names`), any other existing path, and org/name[@revision][:file] on the Hub or an alias
-    of one (hf:// in front means the Hub). A folder without config.json means the one GGUF model in it.
-    Texts that look like paths are never fetched. A model of the Hub stays at the fetched commit
-    until `sterna pull` asks for a newer one.
+    (`short_names`), any other existing path, and org/name[@revision][:file] on the Hub, or an
+    alias of one (hf:// in front means the Hub). A folder without config.json means the one GGUF
+    model in it. Texts that look like paths are never fetched. A model of the Hub stays at the
+    fetched commit until `sterna pull` asks for a newer one.
 
     offline, announce, inspect, context: as in `hub.pull`. Raises RequestError, ModelFormatError or
     HubError.
