@@ -109,14 +109,14 @@ struct GroupedPanel {
         const PanelX<F>* x;
         const uint8_t* codes;
         const float* ready;
-        const int32_t* taken;
-        const float* scale;
+        TokenRows<const float> scale;
+        TokenRows<const int32_t> taken;
         TokenRows<const float> factor;
-        int64_t tokens, ldx, codes_stride, ready_stride;
+        int64_t ldx, codes_stride, ready_stride;
 
         void advance(int64_t k) {
             x += k, codes += k * kLanes, ready += k / kX * Groups::kReady * kLanes;
-            scale += k / kX * tokens, taken += k / kSpanK * tokens;
+            scale.at += k / kX, taken.at += k / kSpanK;
             if (Groups::kGroupMinima) factor.at += k / kX;
         }
     };
@@ -132,29 +132,30 @@ struct GroupedPanel {
         };
         const PanelX<F>* x = at.x;
         const uint8_t* codes = at.codes;
-        const float *ready = at.ready, *scales = at.scale;
-        const int32_t* taken = at.taken;
+        const float* ready = at.ready;
         for (int64_t i = 0; i < count; ++i, ready += Groups::kReady * kLanes) {
             if constexpr (Groups::kEnds == 0)
                 if (i * kX % kAskK == 0) next.ask();
             STERNA_FENCE();  // else outputs are carried along in the registers that sums need
             typename Groups::Total total[N][GN];
             STERNA_UNROLL(2)
-            for (int span = 0; span < kSpans; ++span, taken += at.tokens) {
+            for (int span = 0; span < kSpans; ++span) {  // constant distances need no addresses
+                const PanelX<F>* const span_x = x + span * kSpanK;
+                const uint8_t* const span_codes = codes + span * kSpanK * kLanes;
                 VI sum[N][GN];
                 each([&](int n, int g) {
                     sum[n][g] =
-                        Groups::kStarts ? F::in_place(x_broadcast(taken + n), g) : F::zero();
+                        Groups::kStarts
+                            ? F::in_place(x_broadcast(at.taken.row(n) + i * kSpans + span), g)
+                            : F::zero();
                 });
                 if constexpr (kSpanK <= kGroupK) {
-                    panel_products<F, GN, N, kSpanK>(x + span * kSpanK, at.ldx,
-                                                     codes + span * kSpanK * kLanes,
-                                                     at.codes_stride, sum);
+                    panel_products<F, GN, N, kSpanK>(span_x, at.ldx, span_codes, at.codes_stride,
+                                                     sum);
                 } else {
                     int64_t span_k = kSpanK;
                     STERNA_HIDDEN(span_k);
-                    panel_sums<F, GN, N>(x + span * kSpanK, at.ldx, codes + span * kSpanK * kLanes,
-                                         at.codes_stride, span_k, sum);
+                    panel_sums<F, GN, N>(span_x, at.ldx, span_codes, at.codes_stride, span_k, sum);
                 }
                 each([&](int n, int g) {
                     const float* scale = ready + g * at.ready_stride + span * kLanes;
@@ -167,7 +168,7 @@ struct GroupedPanel {
             for (int g = 0; g < GN; ++g) scale[g] = f_load(ready + g * at.ready_stride);
             STERNA_UNROLL(16)
             for (int n = 0; n < N; ++n) {
-                const VF s_x = f_set1(scales[n]);
+                const VF s_x = f_set1(at.scale.row(n)[i]);
                 STERNA_UNROLL(8)
                 for (int g = 0; g < GN; ++g) {
                     float* y = to + (n * GN + g) * kLanes;
@@ -178,7 +179,6 @@ struct GroupedPanel {
                     f_store(y, out);
                 }
             }
-            scales += at.tokens;
         }
     }
 
@@ -197,10 +197,9 @@ struct GroupedPanel {
         At at{panel_x<F>(a, tile, n0),
               tile.bytes + panel_at(a.K, g0, part, 0),
               all + ready_at(a.K, g0, part),
-              terms.taken_at(0, n0),
-              terms.scale_at(0, n0),
+              {terms.scale.row(n0), terms.scale.width},
+              {terms.taken.row(n0), terms.taken.width},
               {terms.factor.row(n0), terms.factor.width},
-              terms.tokens,
               panel_ldx<F>(a),
               panel_at(a.K, 1, 0, 0),
               ready_at(a.K, 1, 0)};

@@ -79,7 +79,7 @@ struct MicroGroups {
     static void begin(const sterna::LinearArgs& a) {
         Terms(a).template fill<F::kPairs>(a, -offset_x2<F>(a.zero_x2) / 2);
     }
-    VI start(int n, int64_t k) const { return x_broadcast(terms.taken_at(k, n)); }
+    VI start(int n, int64_t k) const { return x_broadcast(terms.taken.row(n) + k / kMicroK); }
 
     // The part for a panel (grouped_panel.h): the scales of both blocks are prepared.
     static constexpr int kReady = kSpans, kInto = 0, kEnds = 0, kEndK = kX;
@@ -116,11 +116,10 @@ struct MicroGroups {
             for (int g = 0; g < GN; ++g)
                 s[i][g] = scales.scale(k + i * kMicroK, row0 + g * sterna::kRowBlock);
         }
-        const float* const scale =
-            terms.scale_at(k, n0);  // stores to y might change what `this` refers to
+        const auto scale = terms.scale;  // stores to y might change what `this` refers to
         STERNA_UNROLL(16)
         for (int n = 0; n < N; ++n) {
-            const VF s_x = f_set1(scale[n]);
+            const VF s_x = f_set1(scale.row(n0 + n)[k / kX]);
             STERNA_UNROLL(8)
             for (int g = 0; g < GN; ++g) {
                 const VF total = joined(0, s[0][g], sums[0][n][g], s[0][g], g);

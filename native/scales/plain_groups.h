@@ -121,10 +121,8 @@ struct TokenRows {
 // for an operation, at the start of its scratch.
 template <int kSpan, int kMinimumK, int kX>
 struct TokenTerms {
-    // Those of all tokens follow each other, so that a loop needs one address for a block of tokens.
-    int64_t tokens;
-    int32_t* taken;  // [K / kSpan][token]: from the sum of codes to that of levels
-    float* scale;  // [K / kX][token]
+    TokenRows<const float> scale;  // for every kX
+    TokenRows<int32_t> taken;  // for every kSpan: from the sum of codes to that of levels
     TokenRows<float> factor;  // for every kMinimumK: what minima are multiplied with
 
     // The two halves of a lane: z times the sum of the first two of every four x of a span, and of the last two.
@@ -137,31 +135,25 @@ struct TokenTerms {
     }
 
     explicit TokenTerms(const sterna::LinearArgs& a)
-        : tokens(a.n),
-          taken(reinterpret_cast<int32_t*>(a.scratch)),
-          scale(reinterpret_cast<float*>(taken + a.K / kSpan * tokens)),
-          factor{scale + a.K / kX * tokens, a.K / kMinimumK} {}
-
-    const int32_t* taken_at(int64_t k, int n) const { return taken + k / kSpan * tokens + n; }
-    const float* scale_at(int64_t k, int n) const { return scale + k / kX * tokens + n; }
+        : scale{a.x_scale, a.ldx / kX},
+          taken{reinterpret_cast<int32_t*>(a.scratch), a.K / kSpan},
+          factor{reinterpret_cast<float*>(taken.row(a.n)), a.K / kMinimumK} {}
 
     static constexpr int64_t bytes(int64_t K, int64_t n) {
-        return (n * (K / kSpan + K / kX + K / kMinimumK) * 4 + 63) / 64 * 64;
+        return (n * (K / kSpan + K / kMinimumK) * 4 + 63) / 64 * 64;
     }
     static uint8_t* behind(const sterna::LinearArgs& a) { return a.scratch + bytes(a.K, a.n); }
 
-    // Fills `taken` with z times the sum of x, or times each of a lane's two sums (PairSums), `scale` and `factor`.
+    // Fills `taken` with z times the sum of x, or times each of a lane's two sums (PairSums), and `factor`.
     template <bool kPairs>
     [[gnu::noinline]] void fill(const sterna::LinearArgs& a, int z) const {
         if (a.scratch_ready) return;
         for (int n = 0; n < a.n; ++n) {
-            for (int64_t i = 0; i < a.K / kSpan; ++i) {
+            for (int64_t i = 0; i < taken.width; ++i) {
                 const int64_t k = i * kSpan;
-                taken[i * tokens + n] =
+                taken.row(n)[i] =
                     kPairs ? pair_of_sums(a.xq + n * a.ldx + k, z) : z * span_sum<kSpan>(a, n, k);
             }
-            for (int64_t i = 0; i < a.K / kX; ++i)
-                scale[i * tokens + n] = group_scale<kX>(a, n, i * kX);
             if (!a.groups.minima) continue;
             for (int64_t i = 0; i < factor.width; ++i)
                 factor.row(n)[i] = span_factor<kMinimumK, kX>(a, n, i * kMinimumK);
@@ -192,7 +184,7 @@ struct PlainGroups {
         Terms(a).template fill<F::kPairs>(a, kStarts ? -z : z);
     }
     VI start(int n, int64_t k) const {
-        return kStarts ? x_broadcast(terms.taken_at(k, n)) : F::zero();
+        return kStarts ? x_broadcast(terms.taken.row(n) + k / kX) : F::zero();
     }
 
     // The scales of row blocks, as floats, until the next line of them: activations have groups of their own in it.
@@ -258,8 +250,8 @@ struct PlainGroups {
         const int64_t i = k / kX;
         STERNA_UNROLL(16)
         for (int n = 0; n < N; ++n) {
-            const VF s_x = f_set1(of.scale_at(k, n0)[n]);
-            const VI taken = kStarts ? F::zero() : x_broadcast(of.taken_at(k, n0) + n);
+            const VF s_x = f_set1(of.scale.row(n0 + n)[i]);
+            const VI taken = kStarts ? F::zero() : x_broadcast(of.taken.row(n0 + n) + i);
             STERNA_UNROLL(8)
             for (int g = 0; g < GN; ++g) {
                 VI t = level_sum(sums[0][n][g], g);

@@ -325,7 +325,7 @@ struct SuperGroups {
         Terms(a).template fill<F::kPairs>(a, -offset);
     }
     VI start(int n, int64_t k) const {
-        return kStarts ? x_broadcast(terms.taken_at(k, n)) : F::zero();
+        return kStarts ? x_broadcast(terms.taken.row(n) + k * kSpans / kX) : F::zero();
     }
 
     // The part for a panel (grouped_panel.h): p adds up behind y until its super-block ends. The scale of each span is
@@ -403,11 +403,10 @@ struct SuperGroups {
                 for (int g = 0; g < GN; ++g) s[i][g] = scale_of(i, g);
             }
         }
-        const float* const scale =
-            terms.scale_at(k, n0);  // stores to y might change what `this` refers to
+        const auto scale = terms.scale;  // stores to y might change what `this` refers to
         STERNA_UNROLL(16)
         for (int n = 0; n < N; ++n) {
-            const VF s_x = f_set1(scale[n]);
+            const VF s_x = f_set1(scale.row(n0 + n)[k / kX]);
             STERNA_UNROLL(8)
             for (int g = 0; g < GN; ++g) {
                 VF total;  // exact

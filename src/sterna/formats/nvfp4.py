@@ -14,7 +14,6 @@ from sterna.formats.layout import Layout
 from sterna.formats.mxfp4 import LEVELS
 from sterna.formats.scales import E4M3, MICRO_K, MicroBlockScales
 
-
 __all__ = ["FORMAT", "LEVELS"]
 
 

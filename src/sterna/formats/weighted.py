@@ -46,7 +46,7 @@ def check_weighted(format: Format) -> None:
     """Raise RequestError for a format whose rounding ignores the layer's inputs."""
     if format.codebook is None or isinstance(format.scales, MicroBlockScales):
         raise RequestError(
-            f"calibrate: must be for a format whose levels are searched, but got {format}, which rounds "
+            f"calibrate: must be for a format with integer levels, but got {format}, which rounds "
             "each float by itself; leave it out"
         )
     if isinstance(format, Powers) and format.method != "nearest":

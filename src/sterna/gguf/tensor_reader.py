@@ -153,7 +153,7 @@ class TensorReader:
         return raw if isinstance(order, slice) else raw[order]
 
     def floats_of(self, part: Linear) -> Floats | Levels:
-        """Return a layer's floats; NVFP4 as levels, with the factor of the tensor, if it has one."""
+        """Return a layer's floats; NVFP4 as levels, with the factor of its tensor, if any."""
         info, raw = self.part(part), self.rows(part)
         if info.dtype not in SCALED_TYPES:
             return self.floats(info, raw)

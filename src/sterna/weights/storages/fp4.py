@@ -5,9 +5,8 @@
     weight_global_scale          float ()           NVFP4 of compressed-tensors, which divides
     weight_scale_2               float ()           NVFP4 of modelopt, which multiplies
 
-A weight is code * scale, levels with scales. NVFP4's scale is weight_scale / weight_global_scale, or
-weight_scale * weight_scale_2; in layers it is weight_scale times a float32. MXFP4's is a power of
-two.
+A weight is code * scale. NVFP4's scale is weight_scale / weight_global_scale, or weight_scale *
+weight_scale_2; in layers it is weight_scale times a float32. MXFP4's is a power of two.
 """
 
 from __future__ import annotations
