@@ -138,7 +138,7 @@ class Request:
         #: The error that ended the request, if any; `pieces` raises it.
         self.error: Exception | None = None
         self.n_prompt: int = len(prompt)
-        self._shift_keep = shift_keep
+        self.shift_keep: int | None = shift_keep
         self._left_out = 0  # tokens of the history that the sequence is computed without
         self._history = np.zeros(min(len(prompt) + params.max_tokens, context + 1), np.int32)
         self._history[: len(prompt)] = prompt
@@ -166,7 +166,7 @@ class Request:
         """`tokens`, with numbers of images in the places of their tokens: what is compared where
         prefixes are shared."""
         if self.images is None:
-            return self._span(0, self.n_positions)
+            return self._span(0, self.n_positions) if self._left_out else self.tokens
         return np.concatenate([self.images.keys, self._history[self.n_prompt : self._known]])
 
     @property
@@ -174,30 +174,24 @@ class Request:
         """How many of `tokens` its sequence has or will have: all that were not left out."""
         return self.n_prompt + len(self._drawn) - self._left_out
 
-    @property
-    def _shifts(self) -> bool:
-        return self._shift_keep is not None
-
     def _span(self, begin: int, end: int) -> I32:
-        """Return the tokens at these positions of its sequence."""
-        out = self._left_out
-        if not out:
-            return self._history[begin:end]
-        keep = self._shift_keep or 0
+        """Return the tokens at these positions of its sequence, some of them left out."""
+        out, keep = self._left_out, self.shift_keep or 0
         kept, newer = self._history[min(begin, keep) : min(end, keep)], max(begin, keep) + out
         return np.concatenate([kept, self._history[newer : max(newer, end + out)]])
 
     @property
     def to_shift(self) -> int | None:
         """Where its sequence must be cut, as the context is full, before `shift`; else None."""
-        full = self._shifts and self.n_positions >= self.context and not self.ended
-        return self._shift_keep if full else None
+        if self.shift_keep is None or self.n_positions < self.context or self.ended:
+            return None
+        return self.shift_keep
 
     def shift(self) -> None:
         """Leave the older half of the tokens out. Its sequence has no more than it keeps."""
-        assert self._shift_keep is not None
-        assert self.sequence.length <= self._shift_keep
-        more = (self.context - self._shift_keep) // 2
+        assert self.shift_keep is not None
+        assert self.sequence.length <= self.shift_keep
+        more = (self.context - self.shift_keep) // 2
         self._history = np.concatenate([self._history, np.zeros(more, np.int32)])
         if self._mu is not None:
             self._mu = np.concatenate([self._mu, np.full(more, np.nan)])
@@ -217,7 +211,7 @@ class Request:
     @property
     def left(self) -> int:
         """Known tokens that are not computed yet; 1 while it decodes, or a few more."""
-        return self.n_positions - self.sequence.length
+        return self.n_prompt + len(self._drawn) - self._left_out - self.sequence.length
 
     def missing_image(self, most: int | None = None) -> ProcessedImage | None:
         """Return the image that must be encoded before its next step of at most `most` tokens,
@@ -240,7 +234,8 @@ class Request:
     def is_decoding(self) -> bool:
         """Whether its next step draws a token: only its latest token is left to compute, and those
         that recurrent layers must compute again."""
-        return self.left <= 1 + self._again
+        left = self.n_prompt + len(self._drawn) - self._left_out - self.sequence.length
+        return left <= 1 + self._again
 
     @property
     def ended(self) -> bool:
@@ -254,7 +249,7 @@ class Request:
         if drawn >= self.params.max_tokens or (
             drawn > 0
             and (
-                (known >= self.context and not self._shifts)
+                (known >= self.context and self.shift_keep is None)
                 or int(self._history[known - 1]) in self.ends
             )
         ):
@@ -293,11 +288,12 @@ class Request:
             self._masks.cancel()
         self._drop_drafts()
         sequence = self.sequence  # read once: a cancel, on another thread, replaces it
-        begin, known = sequence.length, self.n_positions
+        begin, known = sequence.length, self._known - self._left_out
         end = min(begin + most, known)
         if self.images is not None:
             end = self.images.end_of_step(begin, end)
-        part, self._fed_from = self._span(begin, end), begin
+        part = self._span(begin, end) if self._left_out else self._history[begin:end]
+        self._fed_from = begin
         hidden = self._speculation is not None and self._speculation.wants_hidden_states
         if end < known:
             return StepInput(
@@ -312,9 +308,9 @@ class Request:
             self._add_drafts(known, budget - again, costs, others, again)
         return StepInput(
             sequence,
-            self._span(begin, end + self._n_drafts),
+            part if not self._n_drafts else self._history[begin : end + self._n_drafts],
             1 + self._n_drafts,
-            draw=self._draw(self._known),
+            draw=self._draw(known + self._left_out),
             drafts=self._n_drafts,
             adapter=self.adapter,
             return_hidden_states=hidden,
@@ -343,7 +339,7 @@ class Request:
 
     def _drop_drafts(self) -> None:
         """Roll back wrong drafts, and the latest token if a lost step has computed it."""
-        known = self.n_positions
+        known = self._known - self._left_out
         if self.sequence.length >= known or self._n_drafts:
             self.sequence.roll_back(known - 1)
         self._n_drafts = 0
@@ -483,7 +479,7 @@ class Request:
         """
         read = self._n_read
         at_end = at_end or self._answer.stopped or (self._is_complete and self.unread == 0)
-        full = self.n_prompt + read >= self.context and not self._shifts
+        full = self.n_prompt + read >= self.context and self.shift_keep is None
         if not (at_end or read == self.params.max_tokens or full):
             return None
         return next(self._answer.finish("stop" if at_end else "length"), None)

@@ -327,7 +327,7 @@ class Scheduler:
         if self.cache is not None and request.n_drawn == len(output.drawn) > 0:
             # Its prompt, for now.
             self.cache.insert(request.prefix_keys, request.sequence, request.salt)
-        if request.to_shift is not None:
+        if request.shift_keep is not None and request.to_shift is not None:
             self._rewind(request)
         return Event(request, len(output.drawn))
 
