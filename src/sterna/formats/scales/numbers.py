@@ -145,7 +145,7 @@ class _EightBits(ScaleNumber):
 
     def lifted(self, scales: F32) -> F32:
         """Round as `nearest`, 2^-9 at least."""
-        return np.maximum(self.nearest(scales), self._values[1])
+        return np.asarray(np.maximum(self.nearest(scales), self._values[1]), np.float32)
 
     def encoded(self, scales: F32) -> Array:
         return self._code(scales).astype(np.uint8)

@@ -81,8 +81,8 @@ def nvfp4_levels(codes: U8, scales: F32, factor: F32, products: F32 | None = Non
     products: scales times the factor, if the file has another rule for them.
     """
     M, K = codes.shape
-    levels = TWICE[codes].reshape(M, -1, NV_GROUP)
-    levels = np.where(np.signbit(scales)[:, :, None], -levels, levels).reshape(M, K)
+    groups = TWICE[codes].reshape(M, -1, NV_GROUP)
+    levels = np.where(np.signbit(scales)[:, :, None], -groups, groups).reshape(M, K)
     of_rows = np.full((M, 1), factor / np.float32(2), np.float32)
     both = np.concatenate([of_rows, np.abs(scales)], axis=1).reshape(M, 1, -1)
 
