@@ -13,6 +13,8 @@ from server_process import ServerProcess, serving
 from sterna import LLM, RequestError
 from sterna.llm.chat_request import ChatRequest
 from sterna.llm.context_overflow import without_oldest
+from sterna.server.settings import Settings
+from sterna.server.submission import overflow_of
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 OPTIONS: dict[str, Any] = {"max_tokens": 8, "temperature": 0, "seed": 1}
@@ -157,3 +159,12 @@ def test_a_long_system_prompt_leaves_no_room_to_shift(llm: LLM) -> None:
     options = OPTIONS | {"max_tokens": 400, "ignore_eos": True}
     done = llm.chat(chat, context_overflow="shift", **options)
     assert len(tokens_of(llm, chat)) + len(done.tokens) == llm.context
+
+
+@pytest.mark.parametrize("own", ["error", "truncate-oldest-turn", "shift"])
+def test_the_words_of_requests(own: str) -> None:
+    """A request's `truncation` comes before the server's setting, which says how to truncate."""
+    settings = Settings(context_overflow=own)
+    assert overflow_of(None, settings) == own
+    assert overflow_of("disabled", settings) == "error"
+    assert overflow_of("auto", settings) == ("truncate-oldest-turn" if own == "error" else own)
