@@ -164,7 +164,8 @@ class Session:
             state = "it stays as it is; /retry or /undo" if done.text else "nothing was said yet"
             self.note(f"[stopped: {state}]")
         elif done.finish_reason == "length" and self.interactive:
-            full = done.prompt_tokens + len(done.tokens) >= llm.context
+            used = done.prompt_tokens + len(done.tokens)
+            full = used >= llm.context and self.conversation.context_overflow != "shift"
             reason = (
                 f"the context of {llm.context} tokens is full; /reset, or start with --context"
                 if full
@@ -264,11 +265,12 @@ class Session:
         if not stats.n_generated:
             self.note("no answer yet")
             return
-        used = stats.n_prompt + stats.n_generated
+        context = self.conversation.llm.context
+        used = min(stats.n_prompt + stats.n_generated, context)  # a shifted one leaves tokens out
         self.note(
             f"{stats.n_generated} tokens, first after {stats.ttft_s * 1e3:.0f} ms, then "
             f"{stats.decode_tok_s:.1f} tok/s; prompt {stats.n_prompt} tokens, {stats.n_cached} of "
-            f"them computed before; context {used} of {self.conversation.llm.context}"
+            f"them computed before; context {used} of {context}"
             f"{expert_use(self.conversation.llm)}"
         )
 

@@ -72,11 +72,11 @@ def context_overflow_option(default: str, condition: str = "") -> Option:
     """Return the option of what becomes of conversations that do not fit into the context."""
     return option(
         "--context-overflow",
-        f"{condition}what to do with a conversation that does not fit into the context: an error, "
+        f"What to do with a conversation that does not fit into the context{condition}: an error, "
         "or whole oldest turns are left out; with shift, an answer also goes on where the context "
         "ends, without the older half of the tokens behind the system prompt.",
         type=click.Choice(("error", "truncate-oldest-turn", "shift")),
-        default=default,
+        shown=default,
     )
 
 

@@ -162,7 +162,7 @@ def repeated(names: str, help: str, **settings: Any) -> Option:
     type=click.IntRange(-1),
     default=-1,
 )
-@context_overflow_option("error", "Unless a request says it (truncation): ")
+@context_overflow_option("error", ", unless the request says it (truncation)")
 @option("--header-timeout", "Time for a request's headers to arrive.", type=duration, shown="10")
 @option(
     "--body-timeout", "Time for each MiB of a request's body to arrive.", type=duration, shown="30"
