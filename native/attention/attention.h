@@ -217,6 +217,15 @@ struct IntegerAttention {
             with<IntegerPages<KvType::kI8, KvType::kI4, Tiles>>(a, f);
         }
     }
+    // Where values are not read.
+    template <class F>
+    static void with_keys(const sterna::AttentionArgs& a, F f) {
+        if (a.type.keys == KvType::kI16) {
+            with<IntegerPages<KvType::kI16, KvType::kI16, Tiles>>(a, f);
+        } else {
+            with<IntegerPages<KvType::kI8, KvType::kI8, Tiles>>(a, f);
+        }
+    }
     static int64_t scratch(int64_t head_dim) {
         return IntegerPages<KvType::kI16, KvType::kI16, Tiles>::scratch_bytes(head_dim);
     }
@@ -229,6 +238,10 @@ struct FloatAttention {
         } else {
             with<FloatPages<false>>(a, f);
         }
+    }
+    template <class F>
+    static void with_keys(const sterna::AttentionArgs& a, F f) {
+        with_pages(a, f);
     }
     static int64_t scratch(int64_t head_dim) { return FloatPages<true>::scratch_bytes(head_dim); }
 };
@@ -268,7 +281,7 @@ void attention_chunk(const sterna::AttentionArgs& a, int64_t index) {
 // token does not see get any score.
 template <class Kind>
 void index_chunk(const sterna::AttentionArgs& a, const sterna::IndexArgs& index, int64_t chunk) {
-    Kind::with_pages(a, [&](auto& pages) {
+    Kind::with_keys(a, [&](auto& pages) {
         Rows& s = pages.rows;
         Chunk().see(a, s, chunk * kChunk);
         s.set_order(a, chunk * kChunk, a.after, false);

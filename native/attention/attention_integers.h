@@ -104,10 +104,9 @@ struct IntegerKeys {
 };
 
 // Sets chunk_out[row] to the weighted sum of a chunk's values. Weights of positions that a row does not see are 0.
-// type: how they are stored, as integers up to `levels`. Where `wide` is true they are those of Integers::wide.
-template <KvType type, int levels = sterna::kv_levels(type), bool wide = false>
+template <KvType type>
 struct IntegerValues {
-    using Pairs = CountedPairs<type, levels>;
+    using Pairs = CountedPairs<type>;
     using Part = typename Pairs::Part;
     // Parts that are added together: one, or whole ones that follow each other.
     struct Parts {
@@ -117,6 +116,7 @@ struct IntegerValues {
 
     const Integers& s;
     int64_t chunk;  // the chunk's first position
+    const int16_t* wide = nullptr;  // its values, if they are not read from pages
 
     template <int R>
     void block(int row0) {
@@ -138,12 +138,11 @@ struct IntegerValues {
         const uint8_t *page, *next;
     };
     PageAndNext page_of(int position) const {
-        if constexpr (wide) {
-            const auto* page = reinterpret_cast<const uint8_t*>(s.wide + position * s.a.head_dim);
+        if (wide) {
+            const auto* page = reinterpret_cast<const uint8_t*>(wide + position * s.a.head_dim);
             return {page, page};
-        } else {
-            return {value_page(s.a, chunk + position), page_ahead_of_values(s.a, s.rows, position)};
         }
+        return {value_page(s.a, chunk + position), page_ahead_of_values(s.a, s.rows, position)};
     }
 
     template <int R>
@@ -164,8 +163,9 @@ struct IntegerValues {
     template <int R, int N>
     void values_of(const Pairs& pairs, int row0, int64_t d, const Parts& parts) {
         if (parts.begin->whole) {
-            // Later blocks of rows find in L2 what the first have read.
-            if (wide || (R == kAttentionRows && row0 > 0)) {
+            // Later blocks of rows find in L2 what the first have read. Of levels there is one block (kDirectRows).
+            constexpr bool kLater = R == kAttentionRows && type != KvType::kI4;
+            if (kLater && (wide || row0 > 0)) {
                 whole_values<R, N, false>(pairs, row0, d, parts);
             } else {
                 whole_values<R, N, true>(pairs, row0, d, parts);
@@ -174,6 +174,7 @@ struct IntegerValues {
         }
         const Part& part = *parts.begin;
         const int64_t hd = s.a.head_dim;
+        const bool asks = row0 == 0 && !wide;
         int32_t* sums = s.sums + d;
         VI acc[R][N];
         begin_sums(acc, sums, part);
@@ -181,8 +182,7 @@ struct IntegerValues {
         for (int i = part.from;; ++run) {
             for (const int end = clamp(pairs.end[run], part.to); i < end; ++i) {
                 const Pair<type>* values = pairs.values[i] + d;
-                if (row0 == 0 && !wide)
-                    prefetch_next<N>(values, pairs.ahead[pairs.first[i] / kPage], d);
+                if (asks) prefetch_next<N>(values, pairs.ahead[pairs.first[i] / kPage], d);
                 add_pair(acc, values, s.w[row0] + pairs.first[i]);
             }
             if (run == pairs.runs - 1 || pairs.end[run] > part.to) break;
@@ -292,6 +292,9 @@ struct NoTiles {
     static constexpr int64_t bytes(int64_t) { return 0; }
 };
 
+// Up to so many rows, levels are decoded where they are multiplied; for more, once for all of them.
+constexpr int kDirectRows = kAttentionRows < 4 ? kAttentionRows : 4;
+
 template <KvType keys_type, KvType values_type, template <KvType, KvType> class Tiles>
 struct IntegerPages {
     static constexpr bool kScaled = true, kTiles = Tiles<keys_type, values_type>::kUsed;
@@ -400,15 +403,19 @@ struct IntegerPages {
             tiles.values(first, s.w, s.w_scale);
             return;
         }
-        if constexpr (values_type == KvType::kI4)
-            if (a.rows > kAttentionRows) {  // decoding once costs less than for each block of rows
+        if constexpr (values_type == KvType::kI4) {
+            if (a.rows <= kDirectRows) {
+                IntegerValues<values_type> blocks{s, first};
+                row_blocks<kDirectRows>(a.rows, blocks);
+            } else {
                 widen(first);
-                IntegerValues<KvType::kI16, sterna::kv_levels(values_type), true> blocks{s, first};
+                IntegerValues<KvType::kI16> blocks{s, first, s.wide};
                 row_blocks(a.rows, blocks);
-                return;
             }
-        IntegerValues<values_type> blocks{s, first};
-        row_blocks(a.rows, blocks);
+        } else {
+            IntegerValues<values_type> blocks{s, first};
+            row_blocks(a.rows, blocks);
+        }
     }
     void widen(int64_t first) {
         for (int j = rows.first_page; j < rows.keys[a.rows - 1]; j += kPage) {

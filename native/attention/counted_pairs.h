@@ -11,12 +11,11 @@ namespace {
 
 // The pairs of positions of a chunk that have a nonzero weight in a block of rows. They are split into runs, so that
 // the sums of a run stay in int32.
-// Levels: the largest integer of a value.
-template <KvType type, int levels>
+template <KvType type>
 struct CountedPairs {
     static constexpr int kPairs = kChunk / 2;
     // The limit for the sum of a row's weights in one run, which begins with the remainder of the previous run.
-    static constexpr int32_t kMostWeight = (INT32_MAX - kLow) / levels;
+    static constexpr int32_t kMostWeight = (INT32_MAX - kLow) / sterna::kv_levels(type);
     // So many pairs fit a run with any weights.
     static constexpr int kSurePairs = kMostWeight / (2 * sterna::kWeightLevels);
     static constexpr int kRuns = kPairs / kSurePairs + 1;
