@@ -35,9 +35,18 @@ class MicroBlockScales(BlockScales):
     default = "row"
     group = MICRO_K
     x_group = GROUP_K
-    kernel_name = E4M3.name
-    max_weight = float("inf")
-    rule = E4M3.rule
+
+    @property
+    def kernel_name(self) -> str:
+        return E4M3.name
+
+    @property
+    def max_weight(self) -> float:
+        return E4M3.max_weight
+
+    @property
+    def rule(self) -> str:
+        return E4M3.rule
 
     @property
     def block(self) -> int:

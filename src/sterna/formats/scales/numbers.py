@@ -120,10 +120,14 @@ class _PowerOfTwo(ScaleNumber):
 class _EightBits(ScaleNumber):
     """E4M3 without its sign: a byte below 127, which is NaN."""
 
-    name, dtype, exponent = "e4m3", np.dtype(np.uint8), 0x7F
-    rule, any_number, coarse = "an E4M3 from 0 to 448", False, 0.0
-    max_weight = np.inf
-    most = 448.0
+    name: str = "e4m3"
+    dtype: np.dtype[Any] = np.dtype(np.uint8)
+    exponent: int = 0x7F
+    rule: str = "an E4M3 from 0 to 448"
+    any_number: bool = False
+    coarse: float = 0.0
+    max_weight: float = np.inf
+    most: float = 448.0
 
     def __init__(self) -> None:
         code = np.arange(127)
