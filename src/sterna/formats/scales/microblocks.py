@@ -16,7 +16,7 @@ from sterna.formats.layout import Layout
 from sterna.formats.scales.base import Packed
 from sterna.formats.scales.groups import GROUP_K, PAD_K
 from sterna.formats.scales.numbers import E4M3
-from sterna.formats.scales.within_rows import BlockScales, lines_of
+from sterna.formats.scales.within_rows import ProductScales, lines_of
 
 __all__ = ["MICRO_K", "MicroBlockScales"]
 
@@ -25,7 +25,7 @@ FLOAT_BYTES = 4  # of a row's d
 
 
 @dataclass(frozen=True)
-class MicroBlockScales(BlockScales):
+class MicroBlockScales(ProductScales):
     """Scales float32 [M, 1, 1 + groups], d first, then each s_g.
 
     Packed: a line of float32 d for the rows of a tile, then for each group a line of bytes
@@ -51,16 +51,6 @@ class MicroBlockScales(BlockScales):
     @property
     def block(self) -> int:
         return MICRO_K
-
-    @property
-    def single(self) -> bool:
-        """False: a scale is a product of two numbers."""
-        return False
-
-    @property
-    def any_number(self) -> bool:
-        """Only the multiples of d."""
-        return False
 
     @property
     def summary(self) -> str | None:

@@ -20,7 +20,7 @@ from sterna.formats.layout import Layout
 from sterna.formats.scales.base import Packed
 from sterna.formats.scales.groups import GROUP_K
 from sterna.formats.scales.numbers import F16
-from sterna.formats.scales.within_rows import BlockScales
+from sterna.formats.scales.within_rows import ProductScales
 
 __all__ = ["SUPER_K", "SuperBlockScales"]
 
@@ -28,7 +28,7 @@ SUPER_K = 256  # k of a super-block
 
 
 @dataclass(frozen=True)
-class SuperBlockScales(BlockScales):
+class SuperBlockScales(ProductScales):
     """Scales float32 [M, K / 256, 1 + groups of a block], d first, then each s_g.
 
     With minima they are [M, K / 256, 2, 1 + groups], those of the minima second. Packed: for each
@@ -53,16 +53,6 @@ class SuperBlockScales(BlockScales):
     @property
     def block(self) -> int:
         return SUPER_K
-
-    @property
-    def single(self) -> bool:
-        """False: a scale is a product of two numbers."""
-        return False
-
-    @property
-    def any_number(self) -> bool:
-        """Only the multiples of d."""
-        return False
 
     @property
     def kernel_name(self) -> str:

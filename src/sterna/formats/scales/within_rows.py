@@ -15,7 +15,7 @@ from sterna.formats.arithmetic import F32, first_index
 from sterna.formats.layout import Layout
 from sterna.formats.scales.base import KernelGroups, Levels, Packed, ScaleLayout
 
-__all__ = ["BlockScales"]
+__all__ = ["BlockScales", "ProductScales"]
 
 
 class BlockScales(ScaleLayout):
@@ -123,6 +123,20 @@ class BlockScales(ScaleLayout):
                 f"{name}: scale must be {self.rule}, but element {at} of the "
                 f"weights is {w[at]!s}; use a format with a scale for each row, such as i8"
             )
+
+
+class ProductScales(BlockScales):
+    """Blocks whose scale is a product: a float d of many blocks, times a number of few bits."""
+
+    @property
+    def single(self) -> bool:
+        """False: a scale is a product of two numbers."""
+        return False
+
+    @property
+    def any_number(self) -> bool:
+        """Only the multiples of d."""
+        return False
 
 
 def lines_of(values: npt.NDArray[np.generic], layout: Layout, count: int) -> Packed:
