@@ -4,7 +4,7 @@
 #include <chrono>
 
 #include "bindings/common.h"
-#include "bindings/expert_cache.h"
+#include "bindings/weight_cache.h"
 #include "runtime/cpu.h"
 #include "runtime/measure.h"
 #include "runtime/system/system.h"
@@ -237,7 +237,7 @@ NB_MODULE(_native, m) {
     bind_kv_cache(m);
     bind_sampling(m);
     bind_tokens(m);
-    bind_expert_cache(m);
+    bind_weight_cache(m);
     bind_program(m);
     bind_head(m);
 }

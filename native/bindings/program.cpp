@@ -4,10 +4,10 @@
 #include <optional>
 
 #include "bindings/adapters.h"
-#include "bindings/expert_cache.h"
 #include "bindings/op_fields.h"
 #include "bindings/state.h"
 #include "bindings/step.h"
+#include "bindings/weight_cache.h"
 #include "runtime/fpenv.h"
 #include "scalar_math.h"
 
@@ -109,8 +109,8 @@ void place(PyProgram& p, const nb::int_& threads, bool replicas) {
 }
 
 // What is read through the cache is not read from its mapping.
-void stream(PyProgram& p, nb::object experts) {
-    ExpertCache& cache = nb::cast<PyExpertCache&>(experts).cache;
+void stream(PyProgram& p, nb::object weight_cache) {
+    WeightCache& cache = nb::cast<PyWeightCache&>(weight_cache).cache;
     p.program.stream(cache);
     p.mappings = {};
     for (const nb::object& kept : p.keep) {
@@ -118,7 +118,7 @@ void stream(PyProgram& p, nb::object experts) {
         const auto& weight = nb::cast<const PyWeight&>(kept);
         if (cache.matrix_of(weight.weight.codes) < 0) p.mappings.add(weight.mappings);
     }
-    p.experts = std::move(experts);
+    p.weight_cache = std::move(weight_cache);
 }
 
 void end_without_head(PyProgram& p, int64_t width) {
@@ -165,7 +165,7 @@ void bind_program(nb::module_& m) {
         .def("value", &add_value, "buffer"_a, "width"_a, "experts"_a = 0, "chosen"_a = 0,
              "code_planes"_a = 1, "floats"_a = true, "planes_for"_a = -1, "nonzeros"_a = false)
         .def("add", &add_op, "op"_a, "numbers"_a, "threads"_a.none() = nb::none())
-        .def("stream", &stream, "experts"_a)
+        .def("stream", &stream, "weight_cache"_a)
         .def("end_without_head", &end_without_head, "width"_a)
         .def("place", &place, "threads"_a, "replicas"_a)
         .def_prop_ro("state_bytes", [](const PyProgram& p) { return p.program.state_bytes(); })

@@ -12,7 +12,7 @@
 namespace sterna::border {
 
 struct PyProgram {
-    nb::object experts;  // the cache that the program reads through, or nothing
+    nb::object weight_cache;  // that the program reads through, or nothing
     Program program;
     std::vector<nb::object> keep;  // the arrays behind the weights
     std::vector<Operand> values;

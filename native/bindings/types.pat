@@ -33,11 +33,11 @@ _native.__prefix__:
         levels: int
         level_offset: int
 
-    class _ExpertCounts(TypedDict):
+    class _WeightCacheCounts(TypedDict):
         hits: int
         misses: int
         bytes: int
-        units: int
+        parts: int
         slots: int
         waited_s: float
 
@@ -122,8 +122,8 @@ _native.Program.seconds:
     def seconds(self) -> dict[str, float]: ...
 
 _native.Program.stream:
-    def stream(self, experts: ExpertCache) -> None: ...
+    def stream(self, weight_cache: WeightCache) -> None: ...
 
-_native.ExpertCache.counts:
+_native.WeightCache.counts:
     @property
-    def counts(self) -> _ExpertCounts: ...
+    def counts(self) -> _WeightCacheCounts: ...

@@ -64,12 +64,6 @@ class NearTiles {
     }
 
   private:
-    // Of numbers, since what it gives may lie outside of the memory; the tiles that are read do not.
-    static const uint8_t* moved_by(const uint8_t* at, int64_t bytes) {
-        return reinterpret_cast<const uint8_t*>(reinterpret_cast<uintptr_t>(at) +
-                                                static_cast<uintptr_t>(bytes));
-    }
-
     int64_t period_ = 1;
     bool replicas_ = false;
     std::vector<Part> parts_;

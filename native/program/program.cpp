@@ -56,8 +56,8 @@ void Program::place(Pool& pool, bool replicas, const KernelTable& kernels) {
     work_.weights.place(read, work_.head ? &work_.head->screen : nullptr, pool, replicas, kernels);
 }
 
-void Program::stream(ExpertCache& experts) {
-    work_.experts = &experts;
+void Program::stream(WeightCache& cache) {
+    work_.weight_cache = &cache;
     Op* router = nullptr;
     std::vector<int> matrices;
     for (const auto& op : ops_) {
@@ -65,10 +65,14 @@ void Program::stream(ExpertCache& experts) {
             router = op.get();
             matrices.clear();
         }
-        const int matrix = op->stream_from(experts);
-        if (matrix < 0 || !router) continue;
-        matrices.push_back(matrix);
-        router->choose_for(matrices);
+        const int matrix = op->stream_from(cache);
+        if (matrix < 0) continue;
+        if (cache.every_token(matrix)) {
+            on_disk_.emplace_back(op.get(), matrix);
+        } else if (router) {
+            matrices.push_back(matrix);
+            router->choose_for(matrices);
+        }
     }
 }
 
@@ -138,7 +142,8 @@ void Program::reserve_scratch(const Step& step) {
 
 float* Program::run(const Batch& batch, const KvCache& cache, const KernelTable& kernels,
                     Pool& pool, const OpRange& part) {
-    const auto turn = work_.experts ? work_.experts->begin_step() : std::unique_lock<std::mutex>();
+    WeightCache* const on_disk = work_.weight_cache;
+    const auto turn = on_disk ? on_disk->begin_step() : std::unique_lock<std::mutex>();
     reserve(static_cast<int64_t>(batch.tokens.size()));
     plan(batch, pool.size());
     for (auto& hand_out : hand_outs_) {
@@ -156,6 +161,7 @@ float* Program::run(const Batch& batch, const KvCache& cache, const KernelTable&
               !work_.adapters.empty()};
     for (const auto& op : ops_) op->begin(step);
     reserve_scratch(step);
+    read_ahead(step, part);
     Barrier& barrier = pool.barrier();
     pool.run([&](int worker) { run_worker(step, barrier, worker, part); });
     if (step.non_finite < ops_.size()) {
@@ -164,6 +170,15 @@ float* Program::run(const Batch& batch, const KvCache& cache, const KernelTable&
     }
     left_out_ = step.left_out;
     return work_.buffers.back().row(0);
+}
+
+// The matrices on disk that all tokens of this step read.
+void Program::read_ahead(const Step& step, const OpRange& part) const {
+    std::vector<int> matrices;
+    for (const auto& [op, matrix] : on_disk_)
+        if (op->index >= part.begin && op->index < part.end && op->units(step).total)
+            matrices.push_back(matrix);
+    if (!matrices.empty()) work_.weight_cache->route(matrices, {});
 }
 
 void Program::run_worker(Step& step, Barrier& barrier, int worker, const OpRange& part) {

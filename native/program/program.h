@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "program/op.h"
@@ -42,8 +43,8 @@ class Program {
     // Copies weights near the pool's threads (WeightSet::place), after all operations were added.
     void place(Pool& pool, bool replicas, const KernelTable& kernels);
 
-    // Reads the experts that a cache has through it, after all operations were added. The cache outlives the program.
-    void stream(ExpertCache& experts);
+    // Reads the weights that a cache has through it, after all operations were added. The cache outlives the program.
+    void stream(WeightCache& cache);
 
     // Logits of the selected rows, [rows][logits_ld()], valid until the next run. Throws
     // std::domain_error with the operation's name if an activation is not finite. part: the operations to run; values
@@ -85,11 +86,14 @@ class Program {
     void reserve(int64_t tokens);
     void reserve_scratch(const Step& step);
     void plan(const Batch& batch, int threads);
+    void read_ahead(const Step& step, const OpRange& part) const;
     void run_worker(Step& step, Barrier& barrier, int worker, const OpRange& part);
     size_t next_linear(size_t index, size_t end, const Step& step) const;
 
     Workspace work_;
     std::vector<std::unique_ptr<Op>> ops_;
+    std::vector<std::pair<const Op*, int>>
+        on_disk_;  // matrices of the cache that every token reads
     std::vector<BufferNeeds> buffer_needs_;
     std::vector<double> seconds_;  // of each operation
     HandOut hand_outs_[2];  // of operations in turn: one is made ready while the other is in use

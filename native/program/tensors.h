@@ -32,6 +32,12 @@ struct Weight {
     }
 };
 
+// Of numbers, since what it gives may lie outside of the memory; the tiles that are read do not.
+inline const uint8_t* moved_by(const uint8_t* at, int64_t bytes) {
+    return reinterpret_cast<const uint8_t*>(reinterpret_cast<uintptr_t>(at) +
+                                            static_cast<uintptr_t>(bytes));
+}
+
 constexpr int64_t padded_width(int64_t width) { return (width + kPad - 1) / kPad * kPad; }
 
 // Rows of floats, and for integer layers int8 codes with a scale and a sum per row; or a scale per group of

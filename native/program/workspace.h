@@ -14,11 +14,11 @@
 #include "program/adapter_plan.h"
 #include "program/attention_plan.h"
 #include "program/batch.h"
-#include "program/expert_cache.h"
 #include "program/kv_cache.h"
 #include "program/operand.h"
 #include "program/rotations.h"
 #include "program/routing.h"
+#include "program/weight_cache.h"
 #include "program/weight_set.h"
 
 namespace sterna {
@@ -104,7 +104,7 @@ struct Workspace {
     HugeBuffer scratch_memory;
     int64_t scratch_stride = 0;  // bytes of one worker
     StepNeeds needs;
-    ExpertCache* experts = nullptr;  // that are read from disk; null: all weights are in memory
+    WeightCache* weight_cache = nullptr;  // of those that stay on disk; null: all are in memory
     Pool* pool = nullptr;  // that copies weights while operations are added
 
     const Activations& buffer(const Operand& x) const {

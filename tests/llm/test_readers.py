@@ -107,3 +107,20 @@ def test_wrong_types(llm: LLM, wrong: Any) -> None:
     failure(lambda: setattr(Conversation(llm), "messages", wrong), RequestError, "messages")
     for name in ("deterministic", "cache", "head", "context"):
         failure(partial(LLM, "nano", **{name: [wrong]}), RequestError, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("max_model_len", "did you mean context?"),
+        ("n_ctx", "did you mean context?"),
+        ("kv_cache_dtype", "did you mean kv_dtype?"),
+        ("thread", "did you mean threads"),
+        ("temperature", "option of generate and chat"),
+        ("gpu_layers_to_offload", "there are activations, adapter, cache"),
+    ],
+)
+def test_arguments_of_other_libraries(name: str, remedy: str) -> None:
+    """The constructor answers those of vLLM, transformers and llama.cpp with its own."""
+    arguments: dict[str, Any] = {name: 1}
+    failure(lambda: LLM("nano", **arguments), RequestError, f"unknown argument '{name}'", remedy)

@@ -42,16 +42,16 @@ def test_logs_and_memory(tmp_path: Path) -> None:
     assert float(values["process_resident_memory_bytes"]) > most / 64
 
 
-def test_experts_on_disk_are_counted(tmp_path: Path) -> None:
+def test_weights_on_disk_are_counted(tmp_path: Path) -> None:
     source = write(tmp_path / "source", QWEN3_MOE)
     loading.save(loading.load(source, format="q4_0", cached=False), tmp_path / "moe")
-    budget = sum(packed_bytes(Checkpoint.open(tmp_path / "moe"))) - 1
+    budget = packed_bytes(Checkpoint.open(tmp_path / "moe")).all - 1
     with serving(tmp_path, str(tmp_path / "moe"), "--weights-ram", str(budget)) as server:
         assert server.post("/v1/completions", prompt="a", max_tokens=1).status_code == 200
         metrics = server.http.get("/metrics").text
     values = dict(line.rsplit(" ", 1) for line in metrics.splitlines() if line[0] != "#")
     for name in ("cache_misses", "read_bytes", "wait_seconds"):
-        assert float(values[f'sterna_expert_{name}_total{{model_name="moe"}}']) > 0
+        assert float(values[f'sterna_weight_{name}_total{{model_name="moe"}}']) > 0
 
 
 def test_a_full_disk_is_told(tmp_path: Path) -> None:

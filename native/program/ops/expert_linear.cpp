@@ -32,13 +32,12 @@ class ExpertLinearOp final : public Op {
         return product_.scratch_bytes(step, step.tokens);
     }
     std::vector<TilesRead> tiles_read() const override {
-        if (streamed_) return {};
+        if (on_disk_ >= 0) return {};
         return {{product_.weight, experts_}};
     }
     bool is_linear(const Step&) const override { return true; }
-    int stream_from(const ExpertCache& experts) override {
-        streamed_ = experts.matrix_of(work.weights[product_.weight].codes) >= 0;
-        return experts.matrix_of(work.weights[product_.weight].codes);
+    int stream_from(const WeightCache& cache) override {
+        return on_disk_ = cache.matrix_of(work.weights[product_.weight].codes);
     }
 
     // Tiles of the active experts, one expert after the other; where a node has a part of each, those of a node after
@@ -46,7 +45,7 @@ class ExpertLinearOp final : public Op {
     Division units(const Step& step) const override {
         const Routing& routing = work.routing;
         const int64_t active = std::ssize(routing.active);
-        if (streamed_) return {.total = active * pieces(step)};
+        if (on_disk_ >= 0) return {.total = active * pieces(step).count()};
         Division all = divide_tiles(active * tiles(), routing.most * product_.planes, step.threads,
                                     step.reading_of(work.weights[product_.weight]));
         if (step.team && work.weights.near(product_.weight).in_parts()) {
@@ -59,30 +58,19 @@ class ExpertLinearOp final : public Op {
 
   private:
     int64_t tiles() const { return work.weights[product_.weight].tiles / experts_; }
-    // Of experts that are read from disk all threads compute with one at a time, so that its memory is free for another
-    // one as soon as may be: a piece is some of its tiles.
-    int64_t piece_tiles(const Step& step) const {
-        const int64_t batch = step.reading_of(work.weights[product_.weight]).streams;
-        const int64_t few = tiles() / (kPieces * step.threads);
-        return std::max(batch, few / batch * batch);
-    }
-    int64_t pieces(const Step& step) const {
-        return (tiles() + piece_tiles(step) - 1) / piece_tiles(step);
-    }
+    Pieces pieces(const Step& step) const { return {step, work.weights[product_.weight], tiles()}; }
     void run_streamed(Step& step, Turn& turn) const;
     void multiply(Step& step, Turn& turn, const Weight& own, int expert, int64_t tile,
                   int64_t count) const;
 
-    static constexpr int64_t kPieces = 4;  // of an expert for each thread
-
     int64_t expert_rows_;
     int experts_;
     LinearProduct product_;
-    bool streamed_ = false;  // from disk
+    int on_disk_ = -1;  // the matrix of the cache that it reads
 };
 
 void ExpertLinearOp::run(Step& step, Turn& turn) {
-    if (streamed_) return run_streamed(step, turn);
+    if (on_disk_ >= 0) return run_streamed(step, turn);
     const auto& w = work.weights[product_.weight];
     const int tile_rows = step.kernels.formats[w.format].tile_rows;
     const Division all = units(step);
@@ -112,16 +100,18 @@ void ExpertLinearOp::run(Step& step, Turn& turn) {
 void ExpertLinearOp::run_streamed(Step& step, Turn& turn) const {
     const auto& w = work.weights[product_.weight];
     const int tile_rows = step.kernels.formats[w.format].tile_rows;
-    const int64_t of_expert = pieces(step), size = piece_tiles(step);
+    const Pieces pieces = this->pieces(step);
+    WeightCache& cache = *work.weight_cache;
     for (int64_t item = turn.begin; item < turn.end; ++item) {
-        const int64_t i = item / of_expert, tile = item % of_expert * size;
-        const int expert = work.experts->planned(i);
-        const ExpertCache::Place place = work.experts->acquire(i);
+        const int64_t i = item / pieces.count();
+        const int expert = cache.planned(i);
+        const WeightCache::Place place = cache.acquire(i);
         Weight own = w.part(expert * tiles(), tiles(), expert_rows_, tile_rows);
         own.codes = place.codes;
         own.groups.data = place.groups;
-        multiply(step, turn, own, expert, tile, std::min(size, tiles() - tile));
-        work.experts->release(i, static_cast<int>(of_expert));
+        const auto [begin, end] = pieces.at(item % pieces.count());
+        multiply(step, turn, own, expert, begin, end - begin);
+        cache.release(i, static_cast<int>(pieces.count()));
     }
 }
 

@@ -182,8 +182,14 @@ int64_t LinearOp::scratch_bytes(const Step& step) const {
     return std::max(bytes, active_scratch(weight().padded_k, weight().M));
 }
 
+int LinearOp::stream_from(const WeightCache& cache) {
+    if (active_ == Active::kAll) on_disk_ = cache.matrix_of(weight().codes);
+    return on_disk_;
+}
+
 Division LinearOp::units(const Step& step) const {
     if (!takes_part(step)) return {0};
+    if (on_disk_ >= 0) return {work.weight_cache->parts_of(on_disk_) * pieces(step).count()};
     if (const int64_t count = parts(step)) return {count};
     int64_t tiles = weight().tiles;
     if (step.one() && active_ == Active::kGates) tiles = copy_->first_tile;
@@ -198,7 +204,8 @@ Division LinearOp::units(const Step& step) const {
 // The memory that can be prefetched before the layer's input is ready: its first tiles, unless it reads only open rows
 // or active columns.
 ReadAhead LinearOp::beginning(const Step& step, int worker) const {
-    if (step.tokens > kFewTokens || active_ == Active::kRows || active_ == Active::kColumns)
+    if (step.tokens > kFewTokens || active_ == Active::kRows || active_ == Active::kColumns ||
+        on_disk_ >= 0)
         return {};
     const auto& w = weight();
     const Division tiles = units(step);
@@ -220,6 +227,7 @@ void LinearOp::run(Step& step, Turn& turn) {
     a.outputs.bias = product_.bias_of(0);
     a.joint_tokens = joint_tokens();
     a.scratch = work.scratch(turn.worker);
+    if (on_disk_ >= 0) return run_streamed(step, turn, a);
     if (parts(step) && run_part(step, a, begin, begin, end)) return;
     a.scratch_ready = turn.again;
     const auto& format = step.kernels.formats[w.format];
@@ -232,6 +240,31 @@ void LinearOp::run(Step& step, Turn& turn) {
         product_.multiply(step, a, w);
     }
     product_.finish(step, a, begin * format.tile_rows, std::min(end * format.tile_rows, w.M));
+}
+
+Pieces LinearOp::pieces(const Step& step) const {
+    return {step, weight(), weight().tiles / work.weight_cache->parts_of(on_disk_)};
+}
+
+// Tiles keep their numbers in the matrix, which is moved to where this part of it lies.
+void LinearOp::run_streamed(Step& step, Turn& turn, LinearArgs& a) const {
+    const auto& w = weight();
+    const int64_t tile_rows = step.kernels.formats[w.format].tile_rows;
+    const Pieces pieces = this->pieces(step);
+    WeightCache& cache = *work.weight_cache;
+    for (int64_t item = turn.begin; item < turn.end; ++item) {
+        const int64_t i = item / pieces.count(), base = cache.planned(i) * pieces.tiles;
+        const WeightCache::Place place = cache.acquire(i);
+        a.codes = moved_by(place.codes, -base * w.tile_bytes);
+        if (place.groups)
+            a.groups.data = moved_by(place.groups, -base * a.groups.tile_bytes(a.K, tile_rows));
+        const auto [begin, end] = pieces.at(item % pieces.count());
+        a.tile_begin = base + begin;
+        a.tile_end = base + end;
+        product_.multiply(step, a, w);
+        product_.finish(step, a, a.tile_begin * tile_rows, std::min(a.tile_end * tile_rows, w.M));
+        cache.release(i, static_cast<int>(pieces.count()));
+    }
 }
 
 // How many parts there are if only some rows or columns are read: at most one per thread, since a part's first lines

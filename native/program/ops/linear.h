@@ -1,5 +1,7 @@
 // The product of a linear layer and what is done to its result, as the operations share it that read weights.
 #pragma once
+#include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "program/program.h"
@@ -40,6 +42,25 @@ class LinearProduct {
     float factor, cap;
 };
 
+// Of a matrix that stays on disk all threads compute with one part at a time, so that its memory is free for another one
+// as soon as may be: a piece is some of its tiles.
+struct Pieces {
+    int64_t tiles;  // of a part
+    int64_t size;  // tiles of a piece
+
+    Pieces(const Step& step, const Weight& w, int64_t tiles) : tiles(tiles) {
+        const int64_t batch = step.reading_of(w).streams, few = tiles / (kOfThread * step.threads);
+        size = std::max(batch, few / batch * batch);
+    }
+    int64_t count() const { return (tiles + size - 1) / size; }  // of a part
+    // Tiles [begin, end) of the part.
+    std::pair<int64_t, int64_t> at(int64_t piece) const {
+        return {piece * size, std::min(piece * size + size, tiles)};
+    }
+
+    static constexpr int64_t kOfThread = 4;
+};
+
 // A linear layer of all tokens.
 class LinearOp : public Op {
   public:
@@ -53,7 +74,11 @@ class LinearOp : public Op {
     int64_t scratch_bytes(const Step& step) const override;
     Division units(const Step& step) const override;
     void run(Step& step, Turn& turn) override;
-    std::vector<TilesRead> tiles_read() const override { return {{product_.weight, 1}}; }
+    std::vector<TilesRead> tiles_read() const override {
+        if (on_disk_ >= 0) return {};
+        return {{product_.weight, 1}};
+    }
+    int stream_from(const WeightCache& cache) override;
     bool is_linear(const Step& step) const override { return takes_part(step); }
     ReadAhead beginning(const Step& step, int worker) const override;
 
@@ -64,14 +89,19 @@ class LinearOp : public Op {
         return rows(step) > 0 && (active_ != Active::kRows || step.one());
     }
     // LinearArgs: not of two planes, which are multiplied a few tiles at a time.
-    int joint_tokens() const { return product_.planes == 1 ? weight().joint_tokens : 0; }
+    int joint_tokens() const {
+        return product_.planes == 1 && on_disk_ < 0 ? weight().joint_tokens : 0;
+    }
     int64_t parts(const Step& step) const;
+    Pieces pieces(const Step& step) const;
+    void run_streamed(Step& step, Turn& turn, LinearArgs& a) const;
     bool run_part(Step& step, const LinearArgs& a, int64_t part, int64_t& begin,
                   int64_t& end) const;
 
     LinearProduct product_;
     Active active_;
     std::shared_ptr<const ActiveCopy> copy_;
+    int on_disk_ = -1;  // the matrix of the cache that it reads
 };
 
 }  // namespace sterna

@@ -38,7 +38,7 @@ class RouteOp final : public Op {
         const int64_t tokens = rows(step);
         if ((work.routing.routed += turn.end - turn.begin) < tokens) return;
         group_by_expert(tokens);
-        if (!matrices_.empty()) work.experts->route(matrices_, work.routing.active);
+        if (!matrices_.empty()) work.weight_cache->route(matrices_, work.routing.active);
         work.routing.routed = 0;
     }
 

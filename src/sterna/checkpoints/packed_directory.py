@@ -31,8 +31,9 @@ from sterna.runtime import resolve_threads
 
 CODES, SCALE = ".codes", ".scale"
 _T = TypeVar("_T")
-#: Names of modules that have a matrix of all experts of a layer.
+#: Names of modules that have a matrix of all experts of a layer, and of those of layers.
 _EXPERTS = re.compile(r"\.experts\.|\.block_sparse_moe\.(?:in|out)put_linear$")
+_LAYERS = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.\d+\.")
 _SCALE_TYPES = {np.dtype(np.float32): "F32", np.dtype(np.uint8): "U8"}
 
 
@@ -52,20 +53,36 @@ class PackedModel:
     on_disk: frozenset[str] = frozenset()
 
 
-def expert_modules(specs: Mapping[str, ModuleSpec]) -> frozenset[str]:
-    """Name the modules of experts, which can stay on disk until tokens choose them."""
-    stored = (name for name, spec in specs.items() if spec.stored is None)
-    return frozenset(name for name in stored if _EXPERTS.search(name))
+@dataclass(frozen=True)
+class PackedBytes:
+    """Bytes of a model's weights: of those that must be in memory, and of those that can stay on
+    disk, which are all experts, or without experts the matrices of all layers."""
+
+    in_memory: int
+    on_disk: int
+    of_experts: bool
+
+    @property
+    def all(self) -> int:
+        """The bytes of all weights."""
+        return self.in_memory + self.on_disk
 
 
-def packed_bytes(folder: Checkpoint) -> tuple[int, int]:
-    """Count bytes from the header alone: of what every token may read, and of what can stay on
-    disk; raises as `read_packed`."""
+def _can_stay_on_disk(specs: Mapping[str, ModuleSpec]) -> tuple[frozenset[str], bool]:
+    """Name the modules, and say whether they are those of experts."""
+    stored = [name for name, spec in specs.items() if spec.stored is None]
+    experts = frozenset(name for name in stored if _EXPERTS.search(name))
+    return experts or frozenset(name for name in stored if _LAYERS.search(name)), bool(experts)
+
+
+def packed_bytes(folder: Checkpoint) -> PackedBytes:
+    """Count bytes from the header alone; raises as `read_packed`."""
     _, specs, file = _opened(folder)
-    names = {name + part for name in expert_modules(specs) for part in (CODES, SCALE)}
+    modules, of_experts = _can_stay_on_disk(specs)
+    names = {name + part for name in modules for part in (CODES, SCALE)}
     sizes = {name: info.nbytes for name, info in file.tensors.items()}
     on_disk = sum(sizes[name] for name in names if file.info(name).dtype == "U8")
-    return sum(sizes.values()) - on_disk, on_disk
+    return PackedBytes(sum(sizes.values()) - on_disk, on_disk, of_experts)
 
 
 def read_packed(
@@ -73,25 +90,25 @@ def read_packed(
     threads: int | None = None,
     progress: Callable[[int, int], None] | None = None,
     mmap: bool = False,
-    experts_on_disk: bool = False,
+    weights_on_disk: bool = False,
 ) -> PackedModel:
     """Read a packed directory into one buffer; check its structure, and that floats are finite.
 
     source: its path, or the opened folder. `convert.verification` checks hashes. progress: as in
     `tensor_file.reading`. mmap: map codes and scales of groups (`TensorFile.map`) if the system
-    can; only the checked parts are read at once. experts_on_disk: experts are mapped and not even
-    checked, everything else is read. Raises ModelFormatError, RequestError (no such
+    can; only the checked parts are read at once. weights_on_disk: what can stay there is mapped and
+    not even checked, everything else is read. Raises ModelFormatError, RequestError (no such
     folder, not enough memory), NonFiniteError (NaN or infinity in a scale or an f32 tensor).
     """
     config, specs, file = _opened(source)
     team = resolve_threads(threads)
     with reading([file], progress):
-        mapped = file.map() if mmap or experts_on_disk else None
-        if mapped is None and experts_on_disk:
-            raise RequestError(f"{file.path}: experts on disk need a file that can be mapped")
-        on_disk = expert_modules(specs) if experts_on_disk else frozenset[str]()
+        mapped = file.map() if mmap or weights_on_disk else None
+        if mapped is None and weights_on_disk:
+            raise RequestError(f"{file.path}: weights on disk need a file that can be mapped")
+        on_disk = _can_stay_on_disk(specs)[0] if weights_on_disk else frozenset[str]()
         views = [name + part for name in on_disk for part in (CODES, SCALE)]
-        arrays = _read_all(file, mapped, views if experts_on_disk else file.tensors)
+        arrays = _read_all(file, mapped, views if weights_on_disk else file.tensors)
         on_disk = frozenset(n for n in on_disk if _is_view(arrays[n + CODES], mapped))
         modules = {
             n: _module(file, n, spec, arrays.pop, team, n not in on_disk)

@@ -13,7 +13,7 @@ import click
 from sterna.chat import check_messages
 from sterna.cli.chat_commands import COMMANDS
 from sterna.cli.chat_images import message_content, take_dropped
-from sterna.cli.expert_use import expert_use
+from sterna.cli.disk_use import awaited, disk_use
 from sterna.cli.sampling_options import CHAT_MAX_TOKENS, SETTINGS
 from sterna.cli.terminal import VISIBLE
 from sterna.cli.word_wrap import WordWrap, columns_of
@@ -122,7 +122,7 @@ class Session:
         stopped, parser = False, pieces.completion.parser()
         self._reasoned = False
         try:
-            for piece in pieces:
+            for piece in awaited(self.conversation.llm, pieces):
                 self._show(parser.feed(piece.text))
         except KeyboardInterrupt:
             if not self.interactive:
@@ -271,7 +271,7 @@ class Session:
             f"{stats.n_generated} tokens, first after {stats.ttft_s * 1e3:.0f} ms, then "
             f"{stats.decode_tok_s:.1f} tok/s; prompt {stats.n_prompt} tokens, {stats.n_cached} of "
             f"them computed before; context {used} of {context}"
-            f"{expert_use(self.conversation.llm)}"
+            f"{disk_use(self.conversation.llm)}"
         )
 
     def _save(self, file: str) -> None:

@@ -11,7 +11,7 @@ import click
 
 from sterna.cli.constraint import constraint, constraint_options
 from sterna.cli.decorators import EXISTING_FILE, FILE, option
-from sterna.cli.expert_use import expert_use
+from sterna.cli.disk_use import awaited, disk_use
 from sterna.cli.option_groups import grouped_command
 from sterna.cli.options import (
     chat_template_option,
@@ -124,13 +124,14 @@ def _show(llm: LLM, prompt: str, pieces: Stream) -> None:
         out.write((text.translate(VISIBLE) if terminal else text).encode())
         out.flush()
 
+    told = awaited(llm, pieces)  # before the prompt is shown, whose line a spinner would clear
     if terminal:
         dim = "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
         shown = prompt.translate(VISIBLE).encode("utf-8", "replace")
         out.write(b"\x1b[2m%b\x1b[0m" % shown if dim else shown)
         out.flush()
     try:
-        for piece in pieces:
+        for piece in told:
             write(piece.text)
     finally:  # on Ctrl-C and errors, too: the shell's next line starts in the first column
         if terminal:
@@ -139,7 +140,7 @@ def _show(llm: LLM, prompt: str, pieces: Stream) -> None:
         stats = pieces.completion.stats
         click.echo(
             f"{stats.n_generated} tokens, first after {stats.ttft_s * 1e3:.0f} ms, "
-            f"then {stats.decode_tok_s:.1f} tok/s{_head(stats)}{expert_use(llm)}",
+            f"then {stats.decode_tok_s:.1f} tok/s{_head(stats)}{disk_use(llm)}",
             err=True,
         )
 

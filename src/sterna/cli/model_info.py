@@ -7,7 +7,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sterna.cli.expert_fit import disk_words, of_disk, read_bytes
+from sterna.cli.disk_fit import disk_words, of_disk, sizes_of
 from sterna.cli.options import fetch_model
 from sterna.cli.terminal import print_json, print_pairs, status
 
@@ -82,7 +82,7 @@ def tell_model(model: str, context: int | None, bandwidth: float, as_json: bool)
             ("a token", _token(row)),
             ("speed", _speed(row)),
             *(
-                [("disk", disk_words(row["on_disk"], row["shared_bytes"]))]
+                [("disk", disk_words(row["on_disk"], row["resident_bytes"]))]
                 if row["on_disk"]
                 else []
             ),
@@ -98,9 +98,10 @@ def _expected(path: Path, context: int | None, bandwidth: float) -> dict[str, An
 
     nbytes, held, params, shape = _of_gguf(path) if path.is_file() else _of_folder(path)
     memory, free = memory_of(held, shape, context), available_bytes()
-    read, experts = held * shape.active_share(params), read_bytes(path, shape.expert_share)
-    if experts is not None:
-        read = experts[0] + experts[2]
+    read, sizes = held * shape.active_share(params), sizes_of(path)
+    share = shape.expert_share if sizes and sizes.of_experts else 1.0
+    if sizes is not None and sizes.of_experts:
+        read = sizes.in_memory + sizes.on_disk * share
     return {
         "size_bytes": nbytes,
         "memory_bytes": memory,
@@ -111,8 +112,8 @@ def _expected(path: Path, context: int | None, bandwidth: float) -> dict[str, An
         "bandwidth_gb_s": round(bandwidth, 2) or None,
         "bytes_per_token": round(read),
         "kv_bytes_per_1000": shape.kv_bytes * 1000,
-        "on_disk": None if experts is None else of_disk(path, experts, bandwidth),
-        "shared_bytes": None if experts is None else experts[0],
+        "on_disk": None if sizes is None else of_disk(path, sizes, read, share, bandwidth),
+        "resident_bytes": None if sizes is None else sizes.in_memory,
     }
 
 

@@ -138,8 +138,8 @@ run_options: Option = combined(
     ),
     option(
         "--weights-ram",
-        "Memory for weights, such as 8G. If a model of experts has more, they stay on disk and are "
-        "read when tokens choose them. Default: what is free, less a share for the KV cache.",
+        "Memory for weights, such as 8G. If a packed model has more, some stay on disk and are "
+        "read when they are needed. Default: what is free, less a share for the KV cache.",
         type=size,
         metavar="BYTES",
     ),

@@ -126,10 +126,12 @@ class Engine:
         #: starting a thread.
         self.background_masks: bool = read >= LEAST_BYTES
         if skip_zeros is None:
-            # Skipping needs copies, which, unlike weights, are not placed near threads.
-            skip_zeros = read >= LEAST_BYTES and not self.threads.nodes
+            # Skipping needs copies, which, unlike weights, are not placed near threads, and which
+            # take the memory that weights on disk do without.
+            all_here = model.weight_cache is None
+            skip_zeros = read >= LEAST_BYTES and not self.threads.nodes and all_here
         weights = model.graph.linear_weights()
-        in_memory = weights if model.experts is None else model.graph.shared_weights()
+        in_memory = weights if model.weight_cache is None else weights[-1:]  # the head's
         prepare(self.threads, self.isa, read, (weight.codes for weight in in_memory))
         integer = () if self.fast else weights
         self._crossings = Crossings(
@@ -143,8 +145,8 @@ class Engine:
             context,
             self.activations or ACTIVATIONS[0],
         )
-        if model.experts is not None:
-            self._program.stream(model.experts)
+        if model.weight_cache is not None:
+            self._program.stream(model.weight_cache)
         place_weights(self._program, model.graph, self.threads)
         #: Pages and recurrent states of all sequences.
         self.kv_cache: KVCacheManager = KVCacheManager(
@@ -222,8 +224,8 @@ class Engine:
         program = self.model.graph.without_head().compile(
             self.fast, 0, self._crossings, self.context, self.activations or ACTIVATIONS[0]
         )
-        if self.model.experts is not None:
-            program.stream(self.model.experts)
+        if self.model.weight_cache is not None:
+            program.stream(self.model.weight_cache)
         return program
 
     def compiled(self, graph: Graph) -> _native.Program:

@@ -155,10 +155,6 @@ class Graph:
         """List every packed weight that a linear layer or the head reads; of experts the first."""
         return list({id(op.weight): op.one_weight for op in self.linears}.values())
 
-    def shared_weights(self) -> list[PackedWeight]:
-        """List the weights of `linear_weights` that every token reads."""
-        return [op.weight for op in self.linears if op.active == 1]
-
     def layers(self) -> list[tuple[Value, PackedWeight]]:
         """List the input and the weight of each linear layer, except the head."""
         return [(op.x, op.weight) for op in self.ops[:-1] if isinstance(op, LinearOp)]

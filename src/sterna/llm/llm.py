@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from typing import TYPE_CHECKING, Any, Never, Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from sterna.llm.adapters import AdapterChoice, Adapters
 from sterna.llm.chat_renderer import ChatRenderer
 from sterna.llm.generation_config import GenerationDefaults
 from sterna.llm.logprobs import logit_chunks, token_logprobs
+from sterna.llm.options import refuse_unknown
 from sterna.llm.pair_truncation import PairLimits
 from sterna.llm.prefix_caching import PrefixCaching
 from sterna.llm.request_factory import SPECULATE, RequestFactory
@@ -84,10 +85,11 @@ class LLM:
         mmap: Map the weights of a packed folder, in memory that processes share, instead of
             reading them. A checkpoint is mapped from its cached copy, from the second start on. If
             a file changes in use, the next computation raises ModelFormatError. Default False.
-        weights_ram: Bytes of memory that weights may take. If all weights take more, those of
-            experts stay on disk: they are read when tokens choose them, and some are kept. Answers
-            have the same bits. Only for models of experts, packed by `sterna convert` or in the
-            cache. Default: what is available, less a share for keys and values.
+        weights_ram: Bytes of memory that weights may take. If all weights take more, some stay on
+            disk and are read when they are needed: of models with experts those of the experts that
+            tokens choose, of others a part of each layer. Answers have the same bits. Only for
+            models that are packed, by `sterna convert` or in the cache. Default: what is available,
+            less a share for keys and values.
         mmproj: File of the tower of a GGUF file's model, for images. Default: the one next to it
             with mmproj in its name. "off": none, also of a folder.
         tower_format: Weight format of the tower that encodes images, such as i8, q8_0 or bf16.
@@ -104,7 +106,7 @@ class LLM:
             time, not always the caller's.
 
     Raises ModelFormatError, UnsupportedModelError, RequestError, HubError, NonFiniteError or
-    UnsupportedCPUError; methods that compute also DiskError, if experts stay on disk.
+    UnsupportedCPUError; methods that compute also DiskError, if weights stay on disk.
 
     Attributes:
         model: The loaded model: configuration, graph and weights.
@@ -148,7 +150,9 @@ class LLM:
         adapter: str | Path | Mapping[str, str | Path] | None = None,
         chat_template: str | Path | None = None,
         progress: Callable[[int, int], None] | None = None,
+        **unknown: Never,
     ) -> None:
+        refuse_unknown("LLM", "argument", unknown, LLM.__init__.__kwdefaults__ or ())
         caching = PrefixCaching(prefix_cache, cache_disk, cache_disk_max, prefix)
         checked_flag("cache", cache)
         checked_flag("mmap", mmap)
@@ -310,12 +314,13 @@ class LLM:
 
         model, architecture, isa, threads, format, head, kv_dtype, activations (None where all
         layers are floats), context, n_params, n_active_params (of one token's experts),
-        bytes_per_token (weights and scales that a decode step reads), mmap, experts (None unless
-        they stay on disk: hits and misses of matrices, bytes read, seconds that threads waited
-        since the start; units, slots: matrices in all, and those that memory holds), pooling (None
-        unless it is an embedding model), sampling (`defaults`), adapters (base model by adapter).
+        bytes_per_token (weights and scales that a decode step reads), mmap, weight_cache (None
+        unless weights stay on disk: hits and misses of their parts, bytes read, seconds that
+        threads waited since the start; parts in all, and slots, those that memory holds), pooling
+        (None unless it is an embedding model), sampling (`defaults`), adapters (base model by
+        adapter).
         """
-        model = self.model
+        model, cache = self.model, self.model.weight_cache
         return {
             "model": self.name,
             "architecture": model.config.architecture,
@@ -330,7 +335,7 @@ class LLM:
             "n_active_params": model.n_active_params,
             "bytes_per_token": model.weight_bytes_per_token,
             "mmap": model.mapped,
-            "experts": None if model.experts is None else dict(model.experts.counts),
+            "weight_cache": None if cache is None else dict(cache.counts),
             "pooling": model.config.pooling.kind if model.config.pooling else None,
             "sampling": self.defaults,
             "adapters": {name: adapter.base for name, adapter in self.adapters.items()},

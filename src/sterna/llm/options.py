@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from sterna.errors import RequestError, shown
@@ -22,6 +22,7 @@ __all__ = [
     "SamplingOptions",
     "TemplateOptions",
     "checked_options",
+    "refuse_unknown",
     "split_chat_options",
 ]
 
@@ -159,6 +160,23 @@ REQUEST = frozenset(GenerateOptions.__annotations__) - SAMPLING
 CHAT = frozenset(ChatOptions.__annotations__) - frozenset(GenerateOptions.__annotations__)
 
 
+def refuse_unknown(place: str, kind: str, unknown: Collection[Any], known: Collection[str]) -> None:
+    """Raise RequestError for the first of the unknown names, with the known one that it may mean:
+    users of vLLM, transformers and llama.cpp know others."""
+    if not unknown:
+        return
+    from sterna.files.other_names import likely_names  # not every start needs it
+
+    first = min(unknown, key=str)
+    near = likely_names(str(first), known)
+    names = ", ".join(sorted(known))
+    remedy = f"did you mean {' or '.join(near)}?" if near else f"there are {names}"
+    remedy = _OTHER_METHODS.get(str(first), remedy)
+    if first in SAMPLING | REQUEST:  # of the constructor
+        remedy = "it is an option of generate and chat"
+    raise RequestError(f"{place}: unknown {kind} {shown(first)}; {remedy}")
+
+
 def checked_options(
     options: Mapping[str, Any], params: SamplingParams | None = None
 ) -> tuple[SamplingParams, dict[str, Any]]:
@@ -171,16 +189,7 @@ def checked_options(
         raise RequestError(f"options: must be a mapping, but got {shown(options)}")
     if params is not None and not isinstance(params, SamplingParams):
         raise RequestError(f"params: must be SamplingParams, but got {shown(params)}")
-    unknown = sorted(set(options) - SAMPLING - REQUEST)
-    if unknown:
-        from sterna.files.other_names import likely_names  # not every start needs it
-
-        name = str(unknown[0])
-        near = likely_names(name, SAMPLING | REQUEST)
-        names = ", ".join(sorted(SAMPLING | REQUEST))
-        remedy = f"did you mean {' or '.join(near)}?" if near else f"there are {names}"
-        remedy = _OTHER_METHODS.get(name, remedy)
-        raise RequestError(f"options: unknown option {shown(unknown[0])}; {remedy}")
+    refuse_unknown("options", "option", set(options) - SAMPLING - REQUEST, SAMPLING | REQUEST)
     fields = {n: value for n, value in options.items() if n in SAMPLING and value is not None}
     return (params or SamplingParams()).replaced(fields), {
         name: value for name, value in options.items() if name in REQUEST

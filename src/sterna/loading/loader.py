@@ -19,7 +19,6 @@ from sterna.checkpoints.directory import Checkpoint
 from sterna.errors import RequestError, SternaError, shown
 from sterna.gguf.i2_s import i2s_layout
 from sterna.gguf.paths import is_gguf, parts_of
-from sterna.loading.experts_on_disk import WeightsRamError, require_packed
 from sterna.loading.model import Model
 from sterna.loading.readers import (
     Options,
@@ -29,6 +28,7 @@ from sterna.loading.readers import (
     read_gguf,
     read_packed_model,
 )
+from sterna.loading.weights_on_disk import WeightsRamError, require_packed
 from sterna.models.context_extension import NOT_EXTENDED, ContextExtension
 from sterna.runtime import resolve_threads
 from sterna.weights.format_fallback import warn_of_fallbacks

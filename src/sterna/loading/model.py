@@ -56,7 +56,7 @@ class Model:
         store: The cache entry that is being written.
         cache_key: The key under which `keep` writes it.
         mapped: Whether weights lie in a mapped file.
-        experts: The cache of experts that stay on disk; None: all weights are in memory.
+        weight_cache: The cache of weights that stay on disk; None: all are in memory.
         name: The model's name in messages.
         dense: The linear layers after the pooling.
     """
@@ -75,7 +75,7 @@ class Model:
     store: cache.BackgroundWrite | None = field(default=None, repr=False)
     cache_key: str | None = field(default=None, repr=False)
     mapped: bool = False
-    experts: _native.ExpertCache | None = field(default=None, repr=False)
+    weight_cache: _native.WeightCache | None = field(default=None, repr=False)
     name: str = "model"
     dense: tuple[DenseLayer, ...] = ()
 

@@ -20,9 +20,9 @@ from sterna.checkpoints.tensor_file import reading
 from sterna.errors import UnsupportedModelError, warn
 from sterna.gguf.i2_s import warn_of_i2s
 from sterna.gguf.paths import find_mmproj
-from sterna.loading.experts_on_disk import bytes_for_experts, keep_on_disk
 from sterna.loading.model import Model
 from sterna.loading.tracing import STORED_NORM, TowerSource, from_weights, model_name_of
+from sterna.loading.weights_on_disk import bytes_for_disk, keep_on_disk
 from sterna.models import attribute, module_of, skipped
 from sterna.models.classifier import SCORING
 from sterna.models.context_extension import ContextExtension
@@ -253,7 +253,7 @@ def read_packed_model(folder: Checkpoint, assets: Assets, options: Options) -> M
     if options.wrap:
         packed = open_packed(folder, options.threads)
     else:
-        for_experts = bytes_for_experts(folder, options.weights_ram, options.format, options.mmap)
+        for_experts = bytes_for_disk(folder, options.weights_ram, options.format, options.mmap)
         on_disk = for_experts is not None
         packed = read_packed(folder, options.threads, options.progress, options.mmap, on_disk)
     weights = PackedWeights(

@@ -90,12 +90,12 @@ BYTES: tuple[tuple[str, str, Callable[[LoadedModel, SchedulerLoad], float]], ...
 )
 
 
-#: Counters of experts that stay on disk: name, description, and field of the cache's counts.
-EXPERTS: tuple[tuple[str, str, Literal["hits", "misses", "bytes", "waited_s"]], ...] = (
-    ("expert_cache_hits", "Matrices of experts that were in memory when chosen.", "hits"),
-    ("expert_cache_misses", "Matrices of experts that had to be read from disk.", "misses"),
-    ("expert_read_bytes", "Bytes of experts read from disk.", "bytes"),
-    ("expert_wait_seconds", "Seconds that threads waited for these reads.", "waited_s"),
+#: Counters of weights that stay on disk: name, description, and field of the cache's counts.
+ON_DISK: tuple[tuple[str, str, Literal["hits", "misses", "bytes", "waited_s"]], ...] = (
+    ("weight_cache_hits", "Parts of weights that were in memory when needed.", "hits"),
+    ("weight_cache_misses", "Parts of weights that had to be read from disk.", "misses"),
+    ("weight_read_bytes", "Bytes of weights read from disk.", "bytes"),
+    ("weight_wait_seconds", "Seconds that threads waited for these reads.", "waited_s"),
 )
 
 
@@ -191,11 +191,11 @@ class _Loads(Collector):
             errors.add_metric([model], load.disk_errors)
         yield errors
         counts = [
-            (name, loaded.llm.model.experts.counts)
+            (name, loaded.llm.model.weight_cache.counts)
             for name, loaded in every
-            if loaded.llm.model.experts is not None
+            if loaded.llm.model.weight_cache is not None
         ]
-        for name, text, key in EXPERTS:
+        for name, text, key in ON_DISK:
             counter = CounterMetricFamily(f"sterna_{name}", text, labels=["model_name"])
             for model, of_model in counts:
                 counter.add_metric([model], of_model[key])

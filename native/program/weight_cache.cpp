@@ -1,9 +1,10 @@
-#include "program/expert_cache.h"
+#include "program/weight_cache.h"
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cmath>
+#include <numeric>
 #include <system_error>
 
 #include "runtime/system/system.h"
@@ -19,7 +20,7 @@ constexpr int64_t whole_blocks_of(int64_t bytes) { return (bytes + kBlock - 1) /
 // Room for a span of a file with the blocks that it begins and ends in.
 constexpr int64_t room_for(int64_t bytes) { return bytes ? whole_blocks_of(bytes) + kBlock : 0; }
 
-int64_t slot_bytes(const ExpertCache::Matrix& m) {
+int64_t slot_bytes(const WeightCache::Matrix& m) {
     return room_for(m.code_bytes) + room_for(m.group_bytes);
 }
 
@@ -30,7 +31,7 @@ double log_sum(double a, double b) {
 
 }  // namespace
 
-std::vector<ExpertCache::Arena> ExpertCache::arenas_of(std::span<const Matrix> matrices,
+std::vector<WeightCache::Arena> WeightCache::arenas_of(std::span<const Matrix> matrices,
                                                        int* arena_of) {
     std::vector<Arena> arenas;
     for (const Matrix& m : matrices) {
@@ -40,22 +41,22 @@ std::vector<ExpertCache::Arena> ExpertCache::arenas_of(std::span<const Matrix> m
             found = arenas.end() - 1;
             found->slot_bytes = slot_bytes(m);
         }
-        found->units += m.experts;
+        found->parts += m.parts;
         if (arena_of) *arena_of++ = static_cast<int>(found - arenas.begin());
     }
     return arenas;
 }
 
-std::pair<int64_t, int64_t> ExpertCache::bounds(std::span<const Matrix> matrices) {
+std::pair<int64_t, int64_t> WeightCache::bounds(std::span<const Matrix> matrices) {
     int64_t least = 0, all = 0;
     for (const Arena& arena : arenas_of(matrices, nullptr)) {
         least += arena.slot_bytes;
-        all += arena.slot_bytes * arena.units;
+        all += arena.slot_bytes * arena.parts;
     }
     return {least, all};
 }
 
-ExpertCache::ExpertCache(const MappedFile& file, std::vector<Matrix> matrices, int64_t bytes,
+WeightCache::WeightCache(const MappedFile& file, std::vector<Matrix> matrices, int64_t bytes,
                          int readers)
     : file_(file),
       matrices_(std::move(matrices)),
@@ -68,18 +69,21 @@ ExpertCache::ExpertCache(const MappedFile& file, std::vector<Matrix> matrices, i
         all > least ? static_cast<double>(bytes - least) / static_cast<double>(all - least) : 1;
     for (Arena& arena : arenas_) {
         // One, and of the others as many as of any size.
-        const auto more = static_cast<int64_t>(share * static_cast<double>(arena.units - 1));
-        const int64_t slots = 1 + std::clamp<int64_t>(more, 0, arena.units - 1);
+        const auto more = static_cast<int64_t>(share * static_cast<double>(arena.parts - 1));
+        const int64_t slots = 1 + std::clamp<int64_t>(more, 0, arena.parts - 1);
         arena.memory = HugeBuffer(static_cast<size_t>(slots * arena.slot_bytes + kBlock));
         arena.slots.resize(static_cast<size_t>(slots));
         counts_.slots += slots;
-        counts_.units += arena.units;
+        counts_.parts += arena.parts;
     }
-    for (const Matrix& m : matrices_) units_.emplace_back(static_cast<size_t>(m.experts));
+    for (const Matrix& m : matrices_) parts_.emplace_back(static_cast<size_t>(m.parts));
+    all_parts_.resize(static_cast<size_t>(std::ranges::max(matrices_, {}, &Matrix::parts).parts));
+    std::iota(all_parts_.begin(), all_parts_.end(), 0);
+    choose_what_stays();
     direct_ = system::open_direct(file_.file());
 }
 
-ExpertCache::~ExpertCache() {
+WeightCache::~WeightCache() {
     if (owner_ == system::process_id()) {
         {
             const std::lock_guard guard(sync_->mutex);
@@ -95,12 +99,26 @@ ExpertCache::~ExpertCache() {
     if (direct_ >= 0) system::close(direct_);
 }
 
-int ExpertCache::matrix_of(const uint8_t* codes) const {
+// Every n-th of the parts that every token reads, so that the disk has the same work in all layers.
+void WeightCache::choose_what_stays() {
+    for (size_t a = 0; a < arenas_.size(); ++a) {
+        std::vector<Part*> here;
+        for (size_t m = 0; m < matrices_.size(); ++m)
+            if (matrices_[m].every_token && arena_of_[m] == static_cast<int>(a))
+                for (Part& part : parts_[m]) here.push_back(&part);
+        const int64_t slots = std::ssize(arenas_[a].slots), count = std::ssize(here);
+        const int64_t stay = slots >= count ? count : std::max<int64_t>(0, slots - kTurning);
+        for (int64_t i = 0; i < count; ++i)
+            here[static_cast<size_t>(i)]->stays = (i + 1) * stay / count > i * stay / count;
+    }
+}
+
+int WeightCache::matrix_of(const uint8_t* codes) const {
     const auto found = std::ranges::find(matrices_, codes, &Matrix::codes);
     return found == matrices_.end() ? -1 : static_cast<int>(found - matrices_.begin());
 }
 
-std::unique_lock<std::mutex> ExpertCache::begin_step() {
+std::unique_lock<std::mutex> WeightCache::begin_step() {
     if (owner_ !=
         system::process_id()) {  // a forked child has the memory, but no thread that reads
         (void)threads_.release();
@@ -109,9 +127,9 @@ std::unique_lock<std::mutex> ExpertCache::begin_step() {
         owner_ = system::process_id();
         for (Arena& arena : arenas_)
             for (Key& k : arena.slots)
-                if (k.matrix >= 0 && unit(k).state == State::kLoading) {
-                    unit(k).state = State::kAbsent;
-                    unit(k).slot = -1;
+                if (k.matrix >= 0 && part(k).state == State::kLoading) {
+                    part(k).state = State::kAbsent;
+                    part(k).slot = -1;
                     k = {};
                 }
     }
@@ -125,95 +143,105 @@ std::unique_lock<std::mutex> ExpertCache::begin_step() {
 }
 
 // What the last route left: reads that nobody waits for any more, and the plan of a step that failed.
-void ExpertCache::end_route() {
+void WeightCache::end_route() {
     for (auto* queue : {&demand_, &ahead_}) {
         for (const Key k : *queue)
-            if (unit(k).state == State::kQueued) unit(k).state = State::kAbsent;
+            if (part(k).state == State::kQueued) part(k).state = State::kAbsent;
         queue->clear();
     }
-    for (const int32_t e : plan_.order) {
-        Unit& u = unit({plan_.matrices[plan_.at], e});
-        u.locked = u.failed = false;
+    for (const int32_t i : plan_.order) {
+        Part& p = part({plan_.matrices[plan_.at], i});
+        p.locked = p.failed = false;
     }
     plan_.order.clear();
     failure_ = nullptr;
 }
 
-void ExpertCache::route(std::span<const int> matrices, std::span<const int32_t> active) {
+std::span<const int32_t> WeightCache::needed_of(int matrix) const {
+    const Matrix& m = matrices_[static_cast<size_t>(matrix)];
+    if (!m.every_token) return plan_.experts;
+    return std::span(all_parts_).first(static_cast<size_t>(m.parts));
+}
+
+void WeightCache::route(std::span<const int> matrices, std::span<const int32_t> experts) {
     const std::lock_guard guard(sync_->mutex);
     end_route();
     ++route_;
     if (matrices.front() <= last_) time_ += 1 / kHalfLife;
     last_ = matrices.front();
     plan_.matrices.assign(matrices.begin(), matrices.end());
-    plan_.active.assign(active.begin(), active.end());
+    plan_.experts.assign(experts.begin(), experts.end());
     plan_.at = 0;
     for (const int matrix : matrices)
-        for (const int32_t e : active) {
-            Unit& u = unit({matrix, e});
-            ++(u.state == State::kHere ? counts_.hits : counts_.misses);
-            u.weight = log_sum(u.weight, time_);
-            u.soon = route_;
+        for (const int32_t i : needed_of(matrix)) {
+            Part& p = part({matrix, i});
+            ++(p.state == State::kHere ? counts_.hits : counts_.misses);
+            p.weight = log_sum(p.weight, time_);
+            p.soon = route_;
         }
     begin_plan();
-    for (const int matrix : matrices.subspan(1))
-        for (const int32_t e : plan_.order) read_ahead({matrix, e}, route_);
+    for (const int matrix : matrices.subspan(1)) {
+        // The experts in the order of the plan, as they are computed in it.
+        const bool chosen = !matrices_[static_cast<size_t>(matrix)].every_token;
+        for (const int32_t i : chosen ? std::span<const int32_t>(plan_.order) : needed_of(matrix))
+            read_ahead({matrix, i});
+    }
     wake_readers();
 }
 
-void ExpertCache::wake_readers() {
+void WeightCache::wake_readers() {
     if (!demand_.empty() || !ahead_.empty()) sync_->work.notify_all();
 }
 
-void ExpertCache::read_ahead(Key k, int64_t route) {
-    Unit& u = unit(k);
-    u.soon = std::max(u.soon, route);
-    if (u.state != State::kAbsent) return;
-    u.state = State::kQueued;
+void WeightCache::read_ahead(Key k) {
+    if (part(k).state != State::kAbsent) return;
+    part(k).state = State::kQueued;
     ahead_.push_back(k);
 }
 
-// Orders the units of a matrix by when they are here.
-void ExpertCache::begin_plan() {
+// Orders the parts of a matrix by when they are here.
+void WeightCache::begin_plan() {
     const int32_t matrix = plan_.matrices[plan_.at];
-    plan_.order = plan_.active;
+    const std::span<const int32_t> needed = needed_of(matrix);
+    plan_.order.assign(needed.begin(), needed.end());
     plan_.left = plan_.order.size();
-    const auto when = [&](int32_t e) {
-        const State state = unit({matrix, e}).state;
+    const auto when = [&](int32_t i) {
+        const State state = part({matrix, i}).state;
         return state == State::kHere ? 0 : state == State::kLoading ? 1 : 2;
     };
     std::ranges::stable_sort(plan_.order, {}, when);
-    for (const int32_t e : plan_.order) {
-        Unit& u = unit({matrix, e});
-        u.locked = true;
-        u.done = 0;
-        u.demanded = when(e) == 2;
-        if (!u.demanded) continue;
-        u.state = State::kQueued;
-        demand_.push_back({matrix, e});
+    for (const int32_t i : plan_.order) {
+        Part& p = part({matrix, i});
+        p.locked = true;
+        p.done = 0;
+        p.demanded = when(i) == 2;
+        if (!p.demanded) continue;
+        p.state = State::kQueued;
+        demand_.push_back({matrix, i});
     }
 }
 
-ExpertCache::Place ExpertCache::acquire(int64_t i) {
+WeightCache::Place WeightCache::acquire(int64_t i) {
     const Key k{plan_.matrices[plan_.at], plan_.order[static_cast<size_t>(i)]};
     std::unique_lock lock(sync_->mutex);
-    Unit& u = unit(k);
-    if (u.state != State::kHere && !u.failed) {
+    Part& p = part(k);
+    if (p.state != State::kHere && !p.failed) {
         const auto began = std::chrono::steady_clock::now();
-        sync_->here.wait(lock, [&] { return u.state == State::kHere || u.failed; });
+        sync_->here.wait(lock, [&] { return p.state == State::kHere || p.failed; });
         counts_.waited_s +=
             std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
     }
-    if (u.failed) std::rethrow_exception(failure_);
+    if (p.failed) std::rethrow_exception(failure_);
     return place(k);
 }
 
-void ExpertCache::release(int64_t i, int pieces) {
+void WeightCache::release(int64_t i, int pieces) {
     const Key k{plan_.matrices[plan_.at], plan_.order[static_cast<size_t>(i)]};
     const std::lock_guard guard(sync_->mutex);
-    Unit& u = unit(k);
-    if (++u.done < pieces) return;
-    u.locked = false;
+    Part& p = part(k);
+    if (++p.done < pieces) return;
+    p.locked = false;
+    if (matrix(k).every_token) p.soon = -1;  // the next step is the last to need it
     if (--plan_.left == 0 && plan_.at + 1 < plan_.matrices.size()) {
         ++plan_.at;
         begin_plan();
@@ -221,77 +249,86 @@ void ExpertCache::release(int64_t i, int pieces) {
     wake_readers();
 }
 
-uint8_t* ExpertCache::slot_of(Key k) {
-    const Arena& arena = arenas_[static_cast<size_t>(arena_of_[static_cast<size_t>(k.matrix)])];
-    const auto begin = reinterpret_cast<uintptr_t>(arena.memory.data());
+uint8_t* WeightCache::slot_of(Key k) {
+    const Arena& of = arena(k);
+    const auto begin = reinterpret_cast<uintptr_t>(of.memory.data());
     const auto first = (begin + kBlock - 1) / kBlock * kBlock - begin;
-    return arena.memory.data() + first + unit(k).slot * arena.slot_bytes;
+    return of.memory.data() + first + part(k).slot * of.slot_bytes;
 }
 
-// A unit lies in its slot as in the blocks of its file, which a mapping begins with.
-ExpertCache::Place ExpertCache::place(Key k) {
-    const Matrix& m = matrices_[static_cast<size_t>(k.matrix)];
+// A part lies in its slot as in the blocks of its file, which a mapping begins with.
+WeightCache::Place WeightCache::place(Key k) {
+    const Matrix& m = matrix(k);
     const auto within = [&](const uint8_t* at, int64_t bytes) {
-        return static_cast<int64_t>(reinterpret_cast<uintptr_t>(at + k.expert * bytes) % kBlock);
+        return static_cast<int64_t>(reinterpret_cast<uintptr_t>(at + k.part * bytes) % kBlock);
     };
     const uint8_t* slot = slot_of(k);
     return {slot + within(m.codes, m.code_bytes),
             m.groups ? slot + room_for(m.code_bytes) + within(m.groups, m.group_bytes) : nullptr};
 }
 
-// A slot for a unit: an empty one, else that of the least weight which is neither in use nor, unless the unit is
-// demanded, needed soon. -1: there is none now.
-int32_t ExpertCache::slot_for(Key k, bool demanded) {
-    Arena& arena = arenas_[static_cast<size_t>(arena_of_[static_cast<size_t>(k.matrix)])];
+// A slot for a part: an empty one, else that of the least weight which neither stays, nor is in use, nor, unless the part
+// is demanded, is needed soon. -1: there is none now.
+int32_t WeightCache::slot_for(Key k, bool demanded) {
+    Arena& of = arena(k);
     int32_t best = -1;
     std::pair<bool, double> least;
-    for (int32_t i = 0; i < static_cast<int32_t>(arena.slots.size()); ++i) {
-        const Key other = arena.slots[static_cast<size_t>(i)];
+    for (int32_t i = 0; i < static_cast<int32_t>(of.slots.size()); ++i) {
+        const Key other = of.slots[static_cast<size_t>(i)];
         if (other.matrix < 0) {
             best = i;
             break;
         }
-        const Unit& u = unit(other);
-        const bool soon = u.soon >= route_;
-        if (u.state != State::kHere || u.locked || (soon && !demanded)) continue;
-        const std::pair value{soon, u.weight};
+        const Part& p = part(other);
+        const bool soon = p.soon >= route_;
+        if (p.state != State::kHere || p.stays || p.locked || (soon && !demanded)) continue;
+        const std::pair value{soon, p.weight};
         if (best >= 0 && !(value < least)) continue;
         best = i;
         least = value;
     }
     if (best < 0) return best;
-    Key& slot = arena.slots[static_cast<size_t>(best)];
+    Key& slot = of.slots[static_cast<size_t>(best)];
     if (slot.matrix >= 0) {
-        unit(slot).state = State::kAbsent;
-        unit(slot).slot = -1;
+        part(slot).state = State::kAbsent;
+        part(slot).slot = -1;
     }
     slot = k;
     return best;
 }
 
-bool ExpertCache::take_next(Key& k) {
+bool WeightCache::begin_read(Key k, bool demanded) {
+    const int32_t slot = slot_for(k, demanded);
+    if (slot < 0) return false;
+    part(k).slot = slot;
+    part(k).state = State::kLoading;
+    return true;
+}
+
+bool WeightCache::take_next(Key& k) {
     if (!demand_.empty()) {
         k = demand_.front();
-        const int32_t slot = slot_for(k, true);
-        if (slot < 0) return false;
+        if (!begin_read(k, true)) return false;
         demand_.pop_front();
-        unit(k).slot = slot;
-        unit(k).state = State::kLoading;
         return true;
     }
-    while (!ahead_.empty()) {
-        k = ahead_.front();
-        ahead_.pop_front();
-        if (unit(k).state != State::kQueued) continue;
-        const int32_t slot = slot_for(k, false);
-        unit(k).slot = slot;
-        unit(k).state = slot < 0 ? State::kAbsent : State::kLoading;
-        if (slot >= 0) return true;
+    full_.assign(arenas_.size(), false);
+    for (size_t i = 0; i < ahead_.size();) {
+        k = ahead_[i];
+        const auto of = static_cast<size_t>(arena_of_[static_cast<size_t>(k.matrix)]);
+        const bool waits = part(k).state == State::kQueued;
+        if (waits && (full_[of] || !begin_read(k, false))) {
+            full_[of] = true;
+            ++i;
+            continue;
+        }
+        ahead_.erase(ahead_.begin() + static_cast<std::ptrdiff_t>(i));
+        if (waits) return true;
     }
     return false;
 }
 
-void ExpertCache::read_forever() {
+void WeightCache::read_forever() {
     std::unique_lock lock(sync_->mutex);
     while (!ending_) {
         Key k;
@@ -308,24 +345,23 @@ void ExpertCache::read_forever() {
             failure = std::current_exception();
         }
         lock.lock();
-        Unit& u = unit(k);
+        Part& p = part(k);
         if (failure) {
-            arenas_[static_cast<size_t>(arena_of_[static_cast<size_t>(k.matrix)])]
-                .slots[static_cast<size_t>(u.slot)] = {};
-            u.slot = -1;
-            u.state = State::kAbsent;
-            if (u.locked && !u.demanded) {
+            arena(k).slots[static_cast<size_t>(p.slot)] = {};
+            p.slot = -1;
+            p.state = State::kAbsent;
+            if (p.locked && !p.demanded) {
                 // It began before anyone needed it: once more, and first, as the plan has it before what is queued.
-                u.demanded = true;
-                u.state = State::kQueued;
+                p.demanded = true;
+                p.state = State::kQueued;
                 demand_.push_front(k);
-            } else if (u.locked) {
-                u.failed = true;
+            } else if (p.locked) {
+                p.failed = true;
                 failure_ = failure;
             }
         } else {
-            const Matrix& m = matrices_[static_cast<size_t>(k.matrix)];
-            u.state = State::kHere;
+            const Matrix& m = matrix(k);
+            p.state = State::kHere;
             counts_.bytes += m.code_bytes + m.group_bytes;
         }
         sync_->here.notify_all();
@@ -333,12 +369,11 @@ void ExpertCache::read_forever() {
     }
 }
 
-void ExpertCache::read(Key k, uint8_t* slot) const {
-    const Matrix& m = matrices_[static_cast<size_t>(k.matrix)];
-    read_span(m.codes + k.expert * m.code_bytes, m.code_bytes, slot);
+void WeightCache::read(Key k, uint8_t* slot) const {
+    const Matrix& m = matrix(k);
+    read_span(m.codes + k.part * m.code_bytes, m.code_bytes, slot);
     if (m.groups)
-        read_span(m.groups + k.expert * m.group_bytes, m.group_bytes,
-                  slot + room_for(m.code_bytes));
+        read_span(m.groups + k.part * m.group_bytes, m.group_bytes, slot + room_for(m.code_bytes));
     try {
         if (system::state_of(file_.file()) == file_.state()) return;
     } catch (const std::system_error&) {
@@ -347,7 +382,7 @@ void ExpertCache::read(Key k, uint8_t* slot) const {
 }
 
 // The blocks of a file with a part of it.
-void ExpertCache::read_span(const uint8_t* at, int64_t bytes, uint8_t* to) const {
+void WeightCache::read_span(const uint8_t* at, int64_t bytes, uint8_t* to) const {
     const int64_t offset = at - file_.data(), begin = offset / kBlock * kBlock,
                   end = whole_blocks_of(offset + bytes);
     const auto from = static_cast<uint64_t>(begin);
@@ -369,7 +404,7 @@ void ExpertCache::read_span(const uint8_t* at, int64_t bytes, uint8_t* to) const
     }
 }
 
-ExpertCache::Counts ExpertCache::counts() const {
+WeightCache::Counts WeightCache::counts() const {
     const std::lock_guard guard(sync_->mutex);
     return counts_;
 }

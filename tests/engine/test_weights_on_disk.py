@@ -1,4 +1,4 @@
-"""Experts that stay on disk: the bits of the model in memory, whatever the budget; what fails."""
+"""Weights that stay on disk: the bits of the model in memory, whatever the budget; what fails."""
 
 from __future__ import annotations
 
@@ -24,9 +24,11 @@ from sterna.checkpoints.packed_directory import packed_bytes
 from sterna.engine import Engine
 from sterna.engine.scheduling.scheduler import Scheduler
 from sterna.errors import DiskError, ModelFormatError, RequestError
-from sterna.loading import experts_on_disk
+from sterna.loading import weights_on_disk
 
-NAMES = [name for name, recipe in RECIPES.items() if recipe.experts]
+EXPERTS = [name for name, recipe in RECIPES.items() if recipe.experts]
+#: Without experts: biases, norms before residuals, hybrids, factors.
+DENSE = ["llama-256", "qwen2", "qwen3", "gemma3", "gemma4", "qwen3_5", "minicpm", "phi3"]
 PROMPTS = [[int(t) for t in np.random.default_rng(seed).integers(0, 256, 60)] for seed in range(3)]
 
 
@@ -38,12 +40,13 @@ def packed(folder: Path, name: str = "qwen3_moe", format: str | None = "q4_0") -
 
 
 def sizes(folder: Path) -> tuple[int, int]:
-    """Bytes of what every token reads and an expert of each size, and of all weights."""
-    resident, experts = packed_bytes(Checkpoint.open(folder))
-    error = failure(lambda: loading.load(folder, weights_ram=resident), RequestError, "every token")
+    """Bytes of what cannot stay on disk and a part of each size of the rest, and of all weights."""
+    found = packed_bytes(Checkpoint.open(folder))
+    load = partial(loading.load, folder, weights_ram=found.in_memory)
+    error = failure(load, RequestError, "cannot stay on disk")
     least = int(error.partition(" bytes for")[0].rpartition(" ")[2])
-    assert resident < least < resident + experts
-    return least, resident + experts
+    assert found.in_memory < least < found.all
+    return least, found.all
 
 
 def logits(model: loading.Model, threads: int = 2, **options: Any) -> list[np.ndarray]:
@@ -57,19 +60,22 @@ def logits(model: loading.Model, threads: int = 2, **options: Any) -> list[np.nd
 
 
 @pytest.mark.parametrize("format", ["q4_0", "t5", "bf16"])
-@pytest.mark.parametrize("name", NAMES)
-def test_the_bits_of_the_model_in_memory(name: str, format: str, tmp_path: Path) -> None:
-    """With room for one expert of each size, every use of another one reads it again."""
+@pytest.mark.parametrize("name", EXPERTS + DENSE)
+def test_the_bits_of_the_model_in_memory(
+    name: str, format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With room for one part of each size, every use of another one reads it again."""
+    monkeypatch.setattr(weights_on_disk, "PART_BYTES", 4096)  # of matrices of these models, some
     folder = packed(tmp_path, name, format)
     least, most = sizes(folder)
     expected = logits(loading.load(folder))
     for budget, threads in ((least, 3), (least + (most - least) // 3, 2), (most - 1, 1)):
         model = loading.load(folder, weights_ram=budget)
-        assert model.experts is not None
+        assert model.weight_cache is not None
         for got, wanted in zip(logits(model, threads), expected, strict=True):
             assert_same_bits(got, wanted)
-        assert model.experts.counts["misses"] > 0
-    assert loading.load(folder, weights_ram=most).experts is None
+        assert model.weight_cache.counts["misses"] > 0
+    assert loading.load(folder, weights_ram=most).weight_cache is None
 
 
 def test_a_prompt_reads_each_expert_once(tmp_path: Path) -> None:
@@ -79,18 +85,39 @@ def test_a_prompt_reads_each_expert_once(tmp_path: Path) -> None:
     for budget in (least, (least + most) // 2):
         model = loading.load(folder, weights_ram=budget)
         Engine(model, threads=2).logits(PROMPTS[:1])
-        assert model.experts is not None
-        counts = model.experts.counts
-        assert counts["hits"] + counts["misses"] == counts["units"]  # each was chosen
-        read = sum(weights_of(model))
+        assert model.weight_cache is not None
+        counts = model.weight_cache.counts
+        assert counts["hits"] + counts["misses"] == counts["parts"]  # each was chosen
+        read = sum(experts_of(model))
         assert read // 2 < counts["bytes"] <= read
 
 
-def weights_of(model: loading.Model) -> Iterator[int]:
+def experts_of(model: loading.Model) -> Iterator[int]:
     """Yield the bytes of each matrix of experts."""
     for op in model.graph.linears:
         if op.kind == "expert_linear":
             yield op.weight.codes.nbytes + op.weight.scale.nbytes
+
+
+def test_a_token_reads_what_memory_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a model without experts most of what memory holds stays there, for all tokens: if the part
+    that was used longest ago left, it would be the next that is needed."""
+    monkeypatch.setattr(weights_on_disk, "PART_BYTES", 2048)
+    folder = packed(tmp_path, "llama-256")
+    least, most = sizes(folder)
+    model = loading.load(folder, weights_ram=(least + most) // 2)
+    engine = Engine(model, threads=2)
+    engine.logits([PROMPTS[0][:20]], chunk=1)
+    assert model.weight_cache is not None
+    before = dict(model.weight_cache.counts)
+    engine.logits([PROMPTS[0][:20]], chunk=1)
+    after = model.weight_cache.counts
+    missed = (after["misses"] - before["misses"]) / 20
+    lacked = after["parts"] - after["slots"]
+    assert (
+        lacked <= missed <= lacked + 8 * 4
+    )  # of four sizes of parts, eight slots are used in turn
+    assert missed < after["parts"]
 
 
 # ------------------------------------------------------------------------------- what goes wrong
@@ -139,7 +166,7 @@ def test_others_go_on_when_a_disk_fails(tmp_path: Path, monkeypatch: pytest.Monk
     One thread reads, so that the one free slot is enough for reads that fail: with four, those of
     the other request may take the slots of this one's experts first, and it would read again.
     """
-    monkeypatch.setattr(_native, "ExpertCache", partial(_native.ExpertCache, readers=1))
+    monkeypatch.setattr(_native, "WeightCache", partial(_native.WeightCache, readers=1))
     folder = packed(tmp_path)
     _, most = sizes(folder)
     llm = LLM(folder, weights_ram=most - 1, threads=2, context=256, prefix_cache=False)
@@ -208,24 +235,24 @@ def test_without_a_budget_what_fits_is_read(
     """Experts stay on disk only where the weights are more than the memory that is free."""
     folder = packed(tmp_path)
     _, most = sizes(folder)
-    monkeypatch.setattr(experts_on_disk, "HEADROOM_BYTES", 1000)
-    monkeypatch.setattr(experts_on_disk, "available_bytes", lambda: most + 1000)
-    assert loading.load(folder).experts is None
-    monkeypatch.setattr(experts_on_disk, "available_bytes", lambda: most + 999)
+    monkeypatch.setattr(weights_on_disk, "HEADROOM_BYTES", 1000)
+    monkeypatch.setattr(weights_on_disk, "available_bytes", lambda: most + 1000)
+    assert loading.load(folder).weight_cache is None
+    monkeypatch.setattr(weights_on_disk, "available_bytes", lambda: most + 999)
     model = loading.load(folder)
-    assert model.experts is not None
-    counts = model.experts.counts
-    assert 0 < counts["slots"] < counts["units"]
-    assert loading.load(folder, mmap=True).experts is None  # the user chose
+    assert model.weight_cache is not None
+    counts = model.weight_cache.counts
+    assert 0 < counts["slots"] < counts["parts"]
+    assert loading.load(folder, mmap=True).weight_cache is None  # the user chose
 
 
-def test_what_has_no_experts_or_another_format_needs_all(tmp_path: Path) -> None:
+def test_another_format_needs_all_weights(tmp_path: Path) -> None:
     folder = packed(tmp_path)
     least, most = sizes(folder)
     for wrong in (0, "8G", 1.5):
         failure(lambda w=wrong: loading.load(folder, weights_ram=w), RequestError, "weights_ram")
     load = partial(loading.load, folder, weights_ram=least, format="i8")
-    failure(load, RequestError, "another format needs all weights", str(most))
+    failure(load, RequestError, "another format needs them", str(most))
 
 
 def test_what_is_not_packed_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,6 +266,6 @@ def test_what_is_not_packed_is_read_whole(tmp_path: Path, monkeypatch: pytest.Mo
     model = load(weights_ram=nbytes)
     model.keep()
     wait_until(lambda: any(cache.glob("*/model.safetensors")))
-    assert load().experts is None
-    failure(lambda: load(weights_ram=1), RequestError, "every token reads")
+    assert load().weight_cache is None
+    failure(lambda: load(weights_ram=1), RequestError, "cannot stay on disk")
     assert any(cache.glob("*/model.safetensors"))  # nothing is wrong with it

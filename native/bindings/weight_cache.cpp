@@ -1,10 +1,11 @@
-// The cache of experts that are read from disk.
-#include "bindings/expert_cache.h"
+// The cache of weights that stay on disk.
+#include "bindings/weight_cache.h"
 
 #include <atomic>
 #include <chrono>
 #include <system_error>
 #include <thread>
+#include <tuple>
 
 #include "runtime/memory.h"
 #include "runtime/system/system.h"
@@ -13,31 +14,31 @@ namespace sterna::border {
 
 namespace {
 
-// (weight, number of experts) of each matrix.
-using PyMatrices = std::vector<std::pair<const PyWeight*, int>>;
+// (weight, number of its parts, whether every token reads all of them) of each matrix.
+using PyMatrices = std::vector<std::tuple<const PyWeight*, int, bool>>;
 
-std::vector<ExpertCache::Matrix> matrices_of(const PyMatrices& weights) {
-    std::vector<ExpertCache::Matrix> matrices;
-    for (const auto& [weight, experts] : weights) {
+std::vector<WeightCache::Matrix> matrices_of(const PyMatrices& weights) {
+    std::vector<WeightCache::Matrix> matrices;
+    for (const auto& [weight, parts, every_token] : weights) {
         const Weight& w = weight->weight;
-        require(experts >= 1 && w.tiles > 0 && w.tiles % experts == 0,
-                "experts: must have whole tiles of the weight");
+        require(parts >= 1 && w.tiles > 0 && w.tiles % parts == 0,
+                "parts: must have whole tiles of the weight");
         const auto bytes = [&](const auto& array) {
-            return static_cast<int64_t>(array.shape(0) * array.shape(1)) / experts;
+            return static_cast<int64_t>(array.shape(0) * array.shape(1)) / parts;
         };
         matrices.push_back({w.codes, bytes(weight->codes), w.groups.data,
-                            weight->groups ? bytes(*weight->groups) : 0, experts});
+                            weight->groups ? bytes(*weight->groups) : 0, parts, every_token});
     }
     return matrices;
 }
 
-nb::dict counts(const ExpertCache& cache) {
-    const ExpertCache::Counts counts = cache.counts();
+nb::dict counts(const WeightCache& cache) {
+    const WeightCache::Counts counts = cache.counts();
     nb::dict all;
     all["hits"] = counts.hits;
     all["misses"] = counts.misses;
     all["bytes"] = counts.bytes;
-    all["units"] = counts.units;
+    all["parts"] = counts.parts;
     all["slots"] = counts.slots;
     all["waited_s"] = counts.waited_s;
     return all;
@@ -85,18 +86,22 @@ void raise_failed_read(const FailedRead& e) {
     PyErr_SetObject(type.ptr(), error.ptr());
 }
 
-void bind_expert_cache(nb::module_& m) {
+void bind_weight_cache(nb::module_& m) {
     m.def(
-        "expert_bytes",
-        [](const PyMatrices& weights) { return ExpertCache::bounds(matrices_of(weights)); },
+        "cache_bytes",
+        [](const PyMatrices& weights) { return WeightCache::bounds(matrices_of(weights)); },
         "weights"_a);
     m.def("disk_speed", &disk_speed, "handle"_a, "file_bytes"_a, "nbytes"_a, "count"_a);
-    nb::class_<PyExpertCache>(m, "ExpertCache")
+    nb::class_<PyWeightCache>(m, "WeightCache")
         .def(
             "__init__",
-            [](PyExpertCache* self, const PyMatrices& weights, int64_t nbytes, int readers) {
+            [](PyWeightCache* self, const PyMatrices& weights, int64_t nbytes, int readers) {
                 require(!weights.empty() && readers >= 1 && readers <= 64,
-                        "ExpertCache: needs weights, and 1..64 readers");
+                        "WeightCache: needs weights, and 1..64 readers");
+                const bool of_all = std::get<2>(weights.front());
+                for (const auto& [weight, parts, every_token] : weights)
+                    require(every_token == of_all,
+                            "weights: must be of experts, or such that every token reads");
                 auto matrices = matrices_of(weights);
                 const MappedFile* file = MappedFile::of(matrices.front().codes);
                 require(file, "weights: must lie in a mapped file");
@@ -105,18 +110,18 @@ void bind_expert_cache(nb::module_& m) {
                            at + bytes <= file->data() + file->bytes();
                 };
                 for (const auto& one : matrices)
-                    require(inside(one.codes, one.code_bytes * one.experts) &&
-                                (!one.groups || inside(one.groups, one.group_bytes * one.experts)),
+                    require(inside(one.codes, one.code_bytes * one.parts) &&
+                                (!one.groups || inside(one.groups, one.group_bytes * one.parts)),
                             "weights: must lie in one mapped file");
-                require(nbytes >= ExpertCache::bounds(matrices).first,
-                        "nbytes: must hold an expert of each size");
+                require(nbytes >= WeightCache::bounds(matrices).first,
+                        "nbytes: must hold a part of each size");
                 std::vector<nb::object> keep;
-                for (const auto& [weight, experts] : weights) keep.push_back(nb::cast(weight));
+                for (const auto& one : weights) keep.push_back(nb::cast(std::get<0>(one)));
                 new (self)
-                    PyExpertCache(*file, std::move(matrices), nbytes, readers, std::move(keep));
+                    PyWeightCache(*file, std::move(matrices), nbytes, readers, std::move(keep));
             },
             "weights"_a, "nbytes"_a, "readers"_a = 4)
-        .def_prop_ro("counts", [](const PyExpertCache& c) { return counts(c.cache); });
+        .def_prop_ro("counts", [](const PyWeightCache& c) { return counts(c.cache); });
 }
 
 }  // namespace sterna::border
