@@ -288,7 +288,7 @@ def _gemv_sections(shown: Sequence[Row]) -> list[Section]:
     memory = {row["threads"]: row["bandwidth_gb_s"] for row in shown}
     speeds = ", ".join(f"{speed:.1f} GB/s ({count(n, 'thread')})" for n, speed in memory.items())
     title = f"Memory: {speeds}; {shown[0]['isa']}."
-    return [(title, shown, varying(shown, GEMV, ["model", "layer", "threads"]))]
+    return [(title, shown, varying(shown, GEMV, ["threads"]))]
 
 
 def _ternary_sections(shown: Sequence[Row]) -> list[Section]:
