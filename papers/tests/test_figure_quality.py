@@ -140,3 +140,19 @@ def test_errors_name_the_field(text: Path, task: Path, tmp_path: Path) -> None:
     ):
         result = command("bench", "figure", "quality", *arguments)
         failed(result, *words)
+
+
+def test_texts_that_nobody_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first four of the standard library; --stdlib has all."""
+    given: list[Any] = []
+
+    def told(*, texts: Any, source: str, **_: Any) -> None:
+        given.append((source, texts.paths))
+        raise RequestError("enough")
+
+    monkeypatch.setattr(quality, "run", told)
+    for arguments in ((), ("--limit", "2"), ("--stdlib",)):
+        run(*arguments)
+    first, two, every = (paths for source, paths in given if source == "stdlib")
+    assert (len(first), first, two) == (4, every[:4], every[:2])
+    assert len(every) > 100
