@@ -136,7 +136,7 @@ def gemv(rows: Sequence[Row]) -> Figure:
     (ax,) = figure.axes
     for bars in ax.containers:
         of_format = [row for row in rows if row["format"] == bars.get_label()]
-        for bar, row in zip(bars.patches, of_format, strict=True):
+        for bar, row in zip(bars, of_format, strict=True):
             ends = [bar.get_x(), bar.get_x() + bar.get_width()]
             ax.plot(ends, [row["roof_gb_s"]] * 2, color=INK, linewidth=1.5, zorder=4)
     ax.plot([], [], color=INK, linewidth=1.5, label="roof: min(β, B/γ)")
