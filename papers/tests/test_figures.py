@@ -26,7 +26,7 @@ from sterna.engine import Engine, Sequence
 from sterna.errors import RequestError
 from sterna_papers import lookup
 from sterna_papers.energy import NOT_AVAILABLE, Rapl
-from sterna_papers.figures import decoding, e2e, litespark, prompt, ternary
+from sterna_papers.figures import decoding, e2e, gemv, litespark, prompt, ternary
 from sterna_papers.figures.decoding import Plan, plans, together
 from sterna_papers.peers import Entry
 from sterna_papers.peers.case import Case, Options
@@ -162,6 +162,41 @@ def test_what_does_not_fit_is_said(memory: Callable[[float], None]) -> None:
     assert [row["skipped"] is None for row in rows] == [False, True, True, True]
     assert all(row["speedup"] is None and row["alpha"] is None for row in rows)
     assert all(row["layer_share"] for row in rows[1:])
+
+
+# ------------------------------------------------------------------------------------- gemv
+
+
+def test_gemv_rows() -> None:
+    """Each matrix in each format, under the roof of its memory and its cores."""
+    rows = gemv.run(["tiny", "64x96"], format_names=["i1"], threads=[1, 2], repeat=1)
+    shapes = [f"{M}x{K}" for M, K in dict.fromkeys(SHAPES["tiny"].matrices().values())]
+    assert [(row["shape"], row["format"], row["threads"]) for row in rows] == [
+        (shape, name, threads)
+        for shape in (*shapes, "64x96")
+        for name in ("i8", "i1")
+        for threads in (1, 2)
+    ]
+    speed = {(row["shape"], row["format"], row["threads"]): row["gb_s"] for row in rows}
+    for row in rows:
+        assert tuple(row) == gemv.FIELDS
+        roof = min(row["core_gb_s"], row["bandwidth_gb_s"])
+        assert row["roof_gb_s"] == roof
+        assert row["bound"] == ("memory" if roof == row["bandwidth_gb_s"] else "core")
+        assert row["fraction_of_roof"] == pytest.approx(row["gb_s"] / roof, rel=1e-3)
+        int8 = speed[row["shape"], "i8", row["threads"]]
+        assert row["int8_ratio"] == pytest.approx(row["gb_s"] / int8, rel=1e-3)
+    assert [row["model"] for row in rows[-4:]] == [None] * 4
+
+
+def test_a_roof_is_of_cores_or_memory() -> None:
+    """Equation 3: of two cores with 2 GHz that take 4 bytes a cycle, 16 GB/s."""
+    kernel = {"core_bytes_per_cycle": 4.0, "clock_ghz": 2.0, "gamma_cycles": 1.0}
+    for memory, bound, roof in ((10.0, "memory", 10.0), (20.0, "core", 16.0)):
+        row = {"threads": 2, "gb_s": 8.0, "bandwidth_gb_s": memory}
+        under = gemv.under(row, kernel)
+        assert (under["bound"], under["roof_gb_s"]) == (bound, roof)
+        assert (under["core_gb_s"], under["fraction_of_roof"]) == (16.0, 8 / roof)
 
 
 # ------------------------------------------------------------------------------------- ternary
@@ -363,6 +398,7 @@ def test_litespark_rows(fake: Callable[..., tuple[Entry, ...]], tree: Tree) -> N
 
 COMMANDS = {
     "e2e": "e2e --models tiny --formats i2 --tokens 2 --threads 1 --repeat 1",
+    "gemv": "gemv --shapes tiny --formats i1 --threads 1,2 --repeat 1",
     "ternary": "ternary --models tiny --scaling tiny --formats i2,t5 --tokens 2 --threads 1,2 "
     "--repeat 1",
     "prompt": "prompt --models tiny --formats q4_0 --pp 8 --tg 2 --threads 1 --repeat 1 --no-peer",
@@ -389,7 +425,7 @@ def test_outputs(name: str, tmp_path: Path) -> None:
     markdown = run(*COMMANDS[name].split(), "--markdown").stdout
     assert markdown.count("| ---") + markdown.count("| --:") >= 1
     assert "tiny" in markdown
-    assert "tok/s" in markdown or "Tokens per second" in markdown
+    assert any(unit in markdown for unit in ("tok/s", "Tokens per second", "of roof"))
     assert "tiny" in run(*COMMANDS[name].split()).stdout
 
 
@@ -415,6 +451,10 @@ def test_errors_are_one_line(tmp_path: Path) -> None:
     for arguments, words in (
         (["e2e", "--models", "huge"], ("huge", "llama3-8b")),
         (["e2e", "--models", "tiny", "--repeat", "0"], ("repeat",)),
+        (["gemv", "--shapes", "12"], ("shapes", "MxK", "'12'")),
+        (["gemv", "--shapes", "tiny", "--repeat", "0"], ("repeat",)),
+        (["gemv", "--shapes", "tiny", "--threads", "0"], ("threads", "1..1024")),
+        (["gemv", "--shapes", "8x100", "--formats", "q4_0"], ("q4_0", "8x100", "K=100")),
         (["ternary", "--models", "tiny", "--threads", "0"], ("threads", "1..1024")),
         (["prompt", "--models", "tiny", "--formats", "q9"], ("q9",)),
         (["litespark", "--model", "tiny", "--peers", "nobody"], ("nobody", "torch")),

@@ -18,6 +18,7 @@ TERNARY = ("figure", "ternary", "--models", "tiny", "--scaling", "none", "--form
            "--tokens", "2", "--repeat", "1", "--threads", "1")  # fmt: skip
 E2E = ("figure", "e2e", "--models", "tiny", "--formats", "i2p,i1", "--tokens", "2", "--repeat",
        "1", "--threads", "1")  # fmt: skip
+GEMV = ("figure", "gemv", "--shapes", "tiny", "--formats", "i1", "--threads", "1", "--repeat", "1")
 POT = ("figure", "pot", "--sizes", "32,48", "--rows", "16", "--repeat", "1", "--compilers", "none",
        "--formats", "none")  # fmt: skip
 
@@ -27,12 +28,12 @@ def small_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "SMALL_MACS", 1)  # the power-of-two figure's, of next to nothing
 
 
-@pytest.mark.parametrize("arguments", [TERNARY, E2E, POT], ids=lambda a: a[1])
+@pytest.mark.parametrize("arguments", [TERNARY, E2E, GEMV, POT], ids=lambda a: a[1])
 def test_rows_that_are_known(arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     assert_known_rows_are_shown(monkeypatch, arguments, at_least=2)
 
 
-@pytest.mark.parametrize("arguments", [TERNARY, E2E, POT], ids=lambda a: a[1])
+@pytest.mark.parametrize("arguments", [TERNARY, E2E, GEMV, POT], ids=lambda a: a[1])
 def test_tables_of_what_is_known(
     arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -122,8 +122,8 @@ def test_what_cannot_be_compared(nano: LLM, checkpoint: Callable[[str], Path]) -
 
 
 def test_a_packed_model_keeps_its_levels() -> None:
-    """A format that would round weights twice is refused."""
-    for format in ("q8_0", "i1", "i2p", "bf16"):
+    """A format without its levels is refused, and one that would round weights twice."""
+    for format in ("i1", "i2p", "q4_k", "mxfp4"):
         failure(lambda f=format: LLM("nano", format=f), RequestError, "packed as i2", format)
     failure(lambda: LLM("nano", format="nonsense"), RequestError, "format", "nonsense")
     weight = ops.quantize(np.random.default_rng(1).standard_normal((70, 512)), "q4_0")
@@ -134,6 +134,19 @@ def test_a_packed_model_keeps_its_levels() -> None:
         failure(lambda p=packed, f=format: repacked(p, f, 1, "w"), RequestError, "w:", format)
     wide = LLM("nano", format="i4", threads=1)  # which has -1, 0 and 1 among its levels
     assert wide.info()["format"] == "i4"
+
+
+def test_a_ternary_model_in_other_formats(nano: LLM) -> None:
+    """Scales are rounded at most, so answers differ by the rounding of activations alone."""
+    floats = LLM("nano", format="f32", threads=1, deterministic=True)
+    assert floats.info()["activations"] is None
+    for format in ("f16", "q8_0", "q4_0", "tq1_0", "tq2_0"):
+        other = LLM("nano", format=format, threads=1, deterministic=True)
+        assert other.info()["format"] == format
+        of_floats, of_own = (compare(one, other, [TEXT]) for one in (floats, nano))
+        assert 0 < of_floats.kl_figures()["mean"] < 1e-2
+        assert of_floats.top1_agreement > 0.9
+        assert not of_own.identical
 
 
 def test_the_command(text: str) -> None:

@@ -26,6 +26,7 @@ from sterna.errors import (
     SternaError,
     UnsupportedModelError,
 )
+from sterna.weights.rounding import repacked
 
 LAYER = "model.layers.1.mlp.up_proj"
 Change = Callable[[torch.Tensor], torch.Tensor | None]
@@ -182,10 +183,38 @@ def test_other_formats(family: str, format: str, stored: str, tmp_path: Path) ->
 
 
 def test_a_format_without_zero(tmp_path: Path) -> None:
-    """Where rounding of activations is the model's own, only formats with its levels will do."""
+    """A model of trits alone runs only in formats that have them."""
     folder = FAMILIES["bitnet-unpacked"].write(tmp_path / "model")
-    for format in ("i1", "q4_0", "f32"):
+    for format in ("i1", "i2p", "mxfp4"):
         failure(lambda f=format: loading.load(folder, format=f, cached=False), RequestError, format)
+
+
+OF_ANY_K = ("f32", "f16", "bf16", "i4")
+
+
+@pytest.mark.parametrize(
+    ("model", "format"),
+    [
+        *(("bitnet-unpacked", format) for format in (*OF_ANY_K, "q4_0", "q8_0")),
+        *(("bitnet_b1_58-large", format) for format in (*OF_ANY_K, "q4_0", "q8_0")),
+        *(("bitnet-divide", format) for format in OF_ANY_K),  # K is 80
+    ],
+)
+def test_trits_in_other_formats(
+    model: str, format: str, tmp_path: Path, checkpoint: Callable[[str], Path]
+) -> None:
+    """Of ternary weights only the scale is rounded, and packed ones have the same bits."""
+    folder = checkpoint(model) if model in RECIPES else FAMILIES[model].write(tmp_path / "model")
+    own = loading.load(folder, cached=False).weights.modules
+    made = loading.load(folder, format=format, cached=False).weights.modules
+    most = 0 if format in ("f32", "i4") else 2**-8 if format == "bf16" else 2**-11
+    for name in (n for n in own if "_proj" in n):
+        real, got = ops.dequantize(own[name]), ops.dequantize(made[name])
+        assert np.array_equal(np.sign(got), np.sign(real))
+        assert (np.abs(got - real) <= most * np.abs(real)).all()
+        again = repacked(own[name], format, 1, name)
+        assert again.format == made[name].format
+        assert_same_bits(ops.dequantize(again), got)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """From a storage's levels or floats to a packed weight, in the requested format or their own.
 
 Levels go unchanged to the narrowest format that has them all. The caller may choose another format;
-it changes only weights that are floats or may be used as floats.
+it changes only weights that are floats or may be used as floats. Of ternary weights, which are 0 or
+plus or minus a scale, it rounds the scale at most.
 """
 
 from __future__ import annotations
@@ -53,9 +54,10 @@ def choose(part: Levels | Floats, asked: str | None) -> Choice:
         return Choice(_narrowest(part), True)
     format = formats.fitting(formats.get(asked), part.K)
     keeps = can_keep(format, part, part.group)
-    if not keeps and part.as_floats is None:
+    if not keeps and part.as_floats is None and (format.scaled or not part.is_ternary):
         raise RequestError(
-            f"format: a ternary checkpoint runs as t5, i2 or i8, but got {shown(asked)}"
+            "format: must have the checkpoint's levels, as i2, t5 and q8_0 have -1, 0 and 1, or be "
+            f"of floats if these are all its levels, but got {shown(asked)}"
         )
     return Choice(format.name, keeps)
 
@@ -80,6 +82,8 @@ def can_keep(format: Format, part: Levels, group: int) -> bool:
     same = format.scales.group == group
     if format.name == FIVE_BITS and group:
         same = group % format.scales.group == 0  # the scale of a longer group is repeated
+    elif part.is_ternary and not group:
+        same = format.scales.any_number  # a row's scale is repeated, and rounded to its type
     return same and has_levels(format, part.kinds)
 
 
@@ -134,8 +138,10 @@ def _scale(parts: list[Levels], format: Format) -> npt.NDArray[Any]:
 
 def _of_groups(part: Levels, format: Format) -> npt.NDArray[np.float32]:
     """Return the scales of a part, repeated where the format has shorter groups."""
-    if part.group in (0, format.scales.group):
+    if part.group == format.scales.group:
         return part.scale
+    if not part.group:
+        return np.broadcast_to(part.scale.reshape(-1, 1), format.scales.shape(part.M, part.K))
     return np.repeat(part.scale, part.group // format.scales.group, axis=1)
 
 

@@ -66,6 +66,14 @@ def _keeps(new: Format, old: Format) -> bool:
     return new.scaled and (_differ_in_name(new, old) or has_levels_of(new, old))
 
 
+def _rounds_scales_only(new: Format, old: Format) -> bool:
+    """Whether weights are 0 or plus or minus a scale, and stay so but for the scale's rounding."""
+    book = old.codebook
+    if book is None or book.ends != TERNARY or not old.scales.single:
+        return False
+    return not new.scaled or (has_levels_of(new, old) and _finer(new, old))
+
+
 def _base(f: Format) -> str:
     """Return the name of a format without the suffix for scales."""
     return f.name.partition(":")[0]
@@ -83,9 +91,10 @@ def repacked(
 
     If rows are no whole blocks, `formats.fitting` replaces the format.
 
-    Levels that the format has are kept with their scales: the same matrix. Floats are rounded as a
-    checkpoint's, of a layer or an embedding. Raises RequestError, with `name`, for any other pair:
-    rounding twice would lose twice.
+    Levels that the format has are kept with their scales: the same matrix. Of ternary weights only
+    the scale is rounded, to the type that the format has for it, or to the format itself if it is
+    of floats. Floats are rounded as a checkpoint's, of a layer or an embedding. Raises
+    RequestError, with `name`, for any other pair: rounding twice would lose twice.
     """
     if format is None:
         return weight
@@ -93,10 +102,11 @@ def repacked(
     if new == old:
         return weight
     keeps = _keeps(new, old) and new.scales.group == old.scales.group
-    if keeps or not old.scaled:
+    may_round = not old.scaled or _rounds_scales_only(new, old)
+    if keeps or may_round:
         new.check_shape(weight.M, weight.K, name)
         scale = layer_scale(new) if is_layer else None
-        rows = Rows(new, weight.M, weight.K, scale, threads, measures=old.scaled)
+        rows = Rows(new, weight.M, weight.K, scale, threads, measures=not may_round)
         if rows.add(weight, name).exact:
             return rows.finish()
     raise RequestError(

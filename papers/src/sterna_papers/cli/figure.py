@@ -17,14 +17,17 @@ from sterna.cli.report import (
     NAMES,
     NUMBERS,
     Row,
+    count,
     isa_option,
     limit_option,
     output_options,
     plot_option,
     team_option,
     varying,
+    working_set_option,
 )
 from sterna_papers.cli.figure_pot import pot
+from sterna_papers.cli.figure_quality import quality
 from sterna_papers.cli.sections import Rows, Section, run_figure, write_sections
 
 __all__ = ["command"]
@@ -41,6 +44,22 @@ E2E = {
     "x": "x",
     "amdahl_bytes": "Amdahl, bytes",
     "x_bytes": "x, bytes",
+}
+GEMV = {
+    "model": "model",
+    "layer": "layer",
+    "shape": "M x K",
+    "format": "format",
+    "threads": "threads",
+    "gb_s": "GB/s",
+    "fraction_of_bandwidth": "of memory",
+    "gamma_cycles": "γ",
+    "roof_gb_s": "roof GB/s",
+    "bound": "bound by",
+    "fraction_of_roof": "of roof",
+    "int8_ratio": "× int8",
+    "time_us": "µs",
+    "time_us_range": "range",
 }
 PROMPT = {
     "model": "model",
@@ -125,6 +144,36 @@ def e2e(output: str, plot: Path | None, **options: Any) -> None:
         write_sections(rows, output, lambda shown: [("", shown, varying(shown, E2E, ["threads"]))])
 
     run_figure(source.run, plot, plots.e2e, show, **options)
+
+
+@command.command()
+@click.option(
+    "--shapes", "models", type=NAMES, default="falcon3-1b,mobilellm-1.5b,llama3-8b",
+    show_default=True, help="Models, for the matrices of a layer, or MxK, such as 2560x6912.",
+)  # fmt: skip
+@click.option(
+    "--formats", "format_names", type=NAMES, default="i8,i2p,i1", show_default=True,
+    help="Weight formats; i8 is always among them.",
+)  # fmt: skip
+@_repeat
+@click.option("--threads", type=NUMBERS, help="Thread counts; default: the usable cores.")
+@cores_option
+@isa_option
+@working_set_option
+@plot_option
+@output_options
+def gemv(output: str, plot: Path | None, **options: Any) -> None:
+    """Measure GB/s of weights with 8, 2 and 1 bit, matrix by matrix, and the roofs above them.
+
+    Figures 5 to 7 of arXiv 2508.06753.
+    """
+    from sterna_papers.figures import gemv as source
+    from sterna_papers.figures import plots
+
+    def show(rows: Rows) -> None:
+        write_sections(rows, output, _gemv_sections)
+
+    run_figure(source.run, plot, plots.gemv, show, **options)
 
 
 @command.command()
@@ -235,6 +284,13 @@ def litespark(output: str, plot: Path | None, **options: Any) -> None:
     run_figure(source.run, plot, plots.litespark, show, **options)
 
 
+def _gemv_sections(shown: Sequence[Row]) -> list[Section]:
+    memory = {row["threads"]: row["bandwidth_gb_s"] for row in shown}
+    speeds = ", ".join(f"{speed:.1f} GB/s ({count(n, 'thread')})" for n, speed in memory.items())
+    title = f"Memory: {speeds}; {shown[0]['isa']}."
+    return [(title, shown, varying(shown, GEMV, ["threads"]))]
+
+
 def _ternary_sections(shown: Sequence[Row]) -> list[Section]:
     """Lay out Table 7, with a line per model and a column per format, and then the threads."""
     most = max(row["threads"] for row in shown)
@@ -257,3 +313,4 @@ def _ternary_sections(shown: Sequence[Row]) -> list[Section]:
 
 
 command.add_command(pot)
+command.add_command(quality)

@@ -86,9 +86,10 @@ def _counted(row: Row) -> dict[str, Any]:
 def _remarks(row: Row, reasons: Sequence[tuple[str, str]]) -> list[str]:
     side = " ".join(str(row[k]) for k in ("peer", "model", "build", "format") if row.get(k))
     case = " ".join(str(row[k]) for k in ("model", "format") if row.get(k))
-    lines = [f"skipped: {case if reasons else side}: {row['skipped']}"] if row["skipped"] else []
+    skipped = row.get("skipped")
+    lines = [f"skipped: {case if reasons else side}: {skipped}"] if skipped else []
     lines += [f"skipped: {of} next to {case}: {row[name]}" for name, of in reasons if row.get(name)]
-    if row.get("checked") is False and not row["skipped"]:
+    if row.get("checked") is False and not skipped:
         lines.append(f"not counted: {case if reasons else side}: its outputs were wrong")
     if row.get("peer_checked") is False and not row.get("peer_skipped"):
         lines.append(f"not counted: {row['peer']} next to {case}: its outputs were wrong")

@@ -5,14 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sterna.bench.plots import COLOURS, FAINT, INK, MEMORY, new_figure, styled, threads_text
+from sterna.bench.plots import (
+    COLOURS,
+    FAINT,
+    INK,
+    MEMORY,
+    linear,
+    new_figure,
+    styled,
+    threads_text,
+)
 from sterna.bench.report import cell
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["above", "e2e", "groups", "litespark", "prompt", "ternary"]
+__all__ = ["above", "e2e", "gemv", "groups", "litespark", "prompt", "quality", "ternary"]
 
 Row = Mapping[str, Any]
 PEER = "#A8A8A8"
@@ -113,6 +122,26 @@ def _mark_e2e(ax: Axes, x: float, row: Row, rows: Sequence[Row], width: float) -
             ax.plot(span, [height, height], color=INK, linewidth=thick, linestyle=style, zorder=4)
     faster = row["speedup"] and row["speedup"] != 1
     above(ax, x, highest, cell(row["tok_s"]) + (f"\n{row['speedup']:.1f} ×" if faster else ""))
+
+
+# ------------------------------------------------------------------------------------- gemv
+
+
+@styled
+def gemv(rows: Sequence[Row]) -> Figure:
+    """Draw the picture of `bench gemv`, with the roof of each bar; of the most threads."""
+    most = max(row["threads"] for row in rows)
+    rows = [{**row, "n": 1} for row in rows if row["threads"] == most]
+    figure = linear(rows)
+    (ax,) = figure.axes
+    for bars in ax.containers:
+        of_format = [row for row in rows if row["format"] == bars.get_label()]
+        for bar, row in zip(bars, of_format, strict=True):
+            ends = [bar.get_x(), bar.get_x() + bar.get_width()]
+            ax.plot(ends, [row["roof_gb_s"]] * 2, color=INK, linewidth=1.5, zorder=4)
+    ax.plot([], [], color=INK, linewidth=1.5, label="roof: min(β, B/γ)")
+    ax.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=len(ax.containers) + 1, fontsize=9)
+    return figure
 
 
 # ------------------------------------------------------------------------------------- prompt
@@ -249,6 +278,37 @@ def _draw_threads(
     ax.set_ylabel(label)
     ax.grid(color=FAINT, linewidth=0.5)
     ax.set_title(f"{rows[0]['model']} over the threads")
+
+
+# ------------------------------------------------------------------------------------- quality
+
+
+@styled
+def quality(rows: Sequence[Row]) -> Figure:
+    """Draw perplexities on the left, and the distance from float16 on the right."""
+    done = [row for row in rows if not row["skipped"]]
+    figure, (left, right) = new_figure(max(10.0, 3.0 + 0.8 * len(done)), 4.6, 2)
+    for lossless, colour, label in (
+        (True, COLOURS[0], "lossless: the bits of the model's own format"),
+        (False, COLOURS[1], "not lossless"),
+    ):
+        at = [i for i, row in enumerate(done) if row["lossless"] is lossless]
+        shown = [done[i] for i in at]
+        left.scatter(at, [row["perplexity"] for row in shown], color=colour, zorder=3)
+        distances = [row["kl_mean"] for row in shown]
+        right.bar(at, distances, 0.62, color=colour, label=label, zorder=2)
+    left.axhline(done[0]["perplexity"], color=MEMORY, linewidth=1.2, linestyle="--")
+    left.set_ylabel("perplexity")
+    left.set_title(f"{done[0]['model']}, {done[0]['tokens']:,} tokens")
+    right.set_ylabel("mean KL from f16 (nats)")
+    right.set_ylim(0, 1.3 * max([*(row["kl_mean"] for row in done), 1e-12]))
+    right.legend(loc="upper left", fontsize=8.5)
+    for ax in (left, right):
+        ax.set(xticks=range(len(done)), xlim=(-0.6, len(done) - 0.4))
+        names = [row["format"] for row in done]
+        ax.set_xticklabels(names, rotation=38, ha="right", rotation_mode="anchor")
+        ax.grid(axis="y", color=FAINT, linewidth=0.5)
+    return figure
 
 
 # ----------------------------------------------------------------------------------- litespark

@@ -45,7 +45,8 @@ class Levels:
     k. codes: levels int8 [M, K], int16 if they reach 128, or BitNet's bytes uint8 [M / 4, K] if
     `is_packed`. stored_format: set if levels are not all small integers: their weight format;
     `codes` is then float32 [M, K] and `kinds` empty. as_floats: a function that returns the weights
-    as floats; None if the model itself rounds activations to int8, so that there is no other form.
+    as the checkpoint's floats; None if it has none, as a model that was trained with int8
+    activations.
     """
 
     kinds: tuple[int, ...]
@@ -70,10 +71,18 @@ class Levels:
         """Number of k that share a scale; 0: a scale for each row or one for all."""
         return self.K // self.scale.shape[1] if self.scale.ndim == 2 else 0
 
+    @property
+    def is_ternary(self) -> bool:
+        """Whether all weights are 0 or plus or minus their scale."""
+        return bool(self.kinds) and set(self.kinds) <= set(TERNARY)
+
     def floats(self) -> Floats:
-        """Return the weights as floats; only if `as_floats` is set."""
-        assert self.as_floats is not None
-        return self.as_floats()
+        """Return the weights as floats; only if `as_floats` is set, or if they are ternary."""
+        if self.as_floats is not None:
+            return self.as_floats()
+        assert self.is_ternary
+        scales = formats.get("i2").scales
+        return Floats("f32", scales.weights(self.unpacked(), self.scale, 1.0))
 
     def unpacked(self) -> npt.NDArray[Any]:
         """Return the levels [M, K], unpacked if need be."""
