@@ -138,7 +138,7 @@ def _scale(parts: list[Levels], format: Format) -> npt.NDArray[Any]:
 
 def _of_groups(part: Levels, format: Format) -> npt.NDArray[np.float32]:
     """Return the scales of a part, repeated where the format has shorter groups."""
-    if part.group == format.scales.group:
+    if part.group == format.scales.group or (part.stored_format and not part.group):
         return part.scale
     if not part.group:
         return np.broadcast_to(part.scale.reshape(-1, 1), format.scales.shape(part.M, part.K))
