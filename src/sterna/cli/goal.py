@@ -13,7 +13,7 @@ import click
 
 from sterna.cli.convert import size_of
 from sterna.cli.progress import progress_bar
-from sterna.cli.report import table
+from sterna.cli.report import table, without_table
 from sterna.cli.terminal import console, print_json
 from sterna.errors import RequestError, shown
 
@@ -172,7 +172,7 @@ def _tell(dst: Path, fitted: Fitted, seconds: float) -> None:
         {
             "matrix": row["matrix"],
             "MxK": f"{row['M']}x{row['K']}",
-            "format": row["format"],
+            "format": without_table(row["format"]),
             "bits": f"{row['bits']:.2f}",
             "MB": f"{row['bytes'] / 1e6:.2f}",
             "KL": f"{row['estimated_kl']:.2g}",

@@ -16,7 +16,7 @@ from sterna.cli.goal import Goal
 from sterna.cli.option_groups import grouped_command
 from sterna.cli.options import fetch_model
 from sterna.cli.progress import progress_bar
-from sterna.cli.report import table
+from sterna.cli.report import table, without_table
 from sterna.cli.terminal import print_json
 
 FIGURES = ("relative error", "max error", "SNR dB")
@@ -146,9 +146,8 @@ def command(
 def _row(loss: Any) -> dict[str, Any]:
     figures = (f"{loss.relative_rms:.3g}", f"{loss.max_error:.3g}", _decibels(loss.snr_db))
     shown = ("exact", None, None) if loss.exact else figures
-    base, dash, table = loss.format.partition("-")  # a table of its own is long
-    format = f"{base}{table[table.find(':') :] if ':' in table else ''}" if dash else loss.format
-    cells = (loss.name, f"{loss.M}x{loss.K}", loss.stored, format, *shown)
+    size = f"{loss.M}x{loss.K}"
+    cells = (loss.name, size, loss.stored, without_table(loss.format), *shown)
     return dict(zip(COLUMNS, cells, strict=True))
 
 

@@ -103,7 +103,7 @@ class _Writing:
     def __init__(self, planned: Plan, format: Format | None, job: Job) -> None:
         self._plan, self._format, self._head = planned, format, job.head
         self._threads, self._squares = resolve_threads(job.threads), job.squares
-        self._formats = job.formats
+        self._formats, self._rounding = job.formats, job.rounding
         self._learns, self._learned = job.learns, dict[tuple[str, str], Format]()
         self.losses: list[Loss] = []
 
@@ -218,7 +218,9 @@ class _Writing:
         target.check_shape(M, item.K, item.name)
         scale = None if item.kind == "table" else layer_scale(target)
         squares = self._squares.get(item.name)
-        return Rows(target, M, item.K, scale, self._threads, squares=squares)
+        return Rows(
+            target, M, item.K, scale, self._threads, squares=squares, rounding=self._rounding
+        )
 
 
 def _kept(name: str, weight: PackedWeight) -> Loss:

@@ -110,7 +110,8 @@ class Rows:
     """A weight in the making: `add` takes its rows from weights in any format, in order.
 
     M: most rows. scale: as in `weighted.rounded`. measures: whether `losses` are computed. squares:
-    mean squares of the layer's input (`formats.weighted`), float32 [K], or more.
+    mean squares of the layer's input (`formats.weighted`), float32 [K], or more. rounding: what
+    rounds.
     """
 
     format: Format
@@ -120,6 +121,7 @@ class Rows:
     threads: int
     measures: bool = True
     squares: F32 | Feedback | None = None
+    rounding: weighted.Rounding = weighted.rounded
     losses: list[Loss] = field(default_factory=list)
     _codes: npt.NDArray[np.uint8] = field(init=False)
     _scales: list[tuple[int, npt.NDArray[Any]]] = field(default_factory=list)  # (rows, scales)
@@ -142,7 +144,9 @@ class Rows:
             self._copy_tiles(weight)
             return loss
         told = loss if self.measures else None
-        made = converted(weight, self.format, self.scale, told, self.threads, self.squares)
+        made = converted(
+            weight, self.format, self.scale, told, self.threads, self.squares, self.rounding
+        )
         for levels, scale in made:
             self._take(levels, scale)
         return loss
@@ -195,12 +199,13 @@ def converted(
     loss: Loss | None,
     threads: int,
     squares: F32 | Feedback | None = None,
+    rounding: weighted.Rounding = weighted.rounded,
 ) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
     """Yield the rows of a weight in another format: (levels, scales) as `ops.unpack`, or a float
     format's bits and 1.
 
     Levels that the format has are kept, with a scale that preserves their values. Others are
-    rounded, by `squares` (as in `Rows`) if given. Errors are added to `loss`.
+    rounded by `rounding`, with `squares` (as in `Rows`) if given. Errors are added to `loss`.
     """
     old = weight.format
     keep = _keeps(new, old)
@@ -213,7 +218,8 @@ def converted(
         else:
             values = ops.dequantize(chunk, threads=threads)
             if new.scaled:
-                made = _rounded(new, values, scale, squares, threads)
+                levels, scales = rounding(new, values, scale, squares, threads)
+                made = levels, new.check_scales(scales, *values.shape)
                 if loss is not None:
                     loss.add(values, codec.real_values(new, *made))
                 yield made
@@ -258,11 +264,3 @@ def _merged(new: Format, old: Format, levels: npt.NDArray[Any], scale: F32, whol
     total, count = (a.reshape(to).sum(axis=-1) for a in (totals, counts))
     scale = np.asarray(total / np.maximum(count, 1), np.float32)
     return scale[0] if whole else scale
-
-
-def _rounded(
-    format: Format, values: F32, scale: str | None, squares: F32 | Feedback | None, threads: int
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Real weights -> (levels, scales); the format can hold these scales."""
-    levels, scales = weighted.rounded(format, values, scale, squares, threads)
-    return levels, format.check_scales(scales, *values.shape)
