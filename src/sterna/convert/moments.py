@@ -71,7 +71,7 @@ class Moments(Mapping[str, Feedback | F32]):
             return self.squares[name]
         x = self._inputs[name]
         if self._last is None or self._last[0] is not x:
-            moments = self._of(name, x)
+            moments = self.second_moments(name)
             head = self.running.model.graph.head
             tied = x is head.x and head.weight is self.running.model.graph.table
             self._last = (
@@ -80,8 +80,9 @@ class Moments(Mapping[str, Feedback | F32]):
             )
         return self._last[1]
 
-    def _of(self, name: str, x: Value) -> F32:
-        """E[x x^T] of a layer's input, read if it is neither in memory nor on disk."""
+    def second_moments(self, name: str) -> F32:
+        """E[x x^T] of a layer's input, [K, K], read if it is neither in memory nor on disk."""
+        x = self._inputs[name]
         if x in self._moments:
             return self._moments[x]
         if self.kept is not None and (found := self.kept.get(self._file(x))) is not None:
