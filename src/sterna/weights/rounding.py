@@ -21,7 +21,7 @@ from sterna.formats.feedback import Feedback
 from sterna.weights.loss import Loss
 from sterna.weights.packing import has_levels, layer_scale
 
-__all__ = ["CHUNK_WEIGHTS", "Rows", "has_levels_of", "repacked", "row_chunks"]
+__all__ = ["CHUNK_WEIGHTS", "Rows", "has_levels_of", "keeps", "repacked", "row_chunks"]
 
 F32 = npt.NDArray[np.float32]
 TERNARY = (-1, 1)
@@ -61,7 +61,7 @@ def _finer(new: Format, old: Format) -> bool:
     return not old.scales.group or (bool(group) and old.scales.group % group == 0)
 
 
-def _keeps(new: Format, old: Format) -> bool:
+def keeps(new: Format, old: Format) -> bool:
     """Whether a weight keeps its levels in a format."""
     return new.scaled and (_differ_in_name(new, old) or has_levels_of(new, old))
 
@@ -92,8 +92,8 @@ def repacked(
     old, new = weight.format, formats.fitting(formats.get(format), weight.K)
     if new == old:
         return weight
-    keeps = _keeps(new, old) and new.scales.group == old.scales.group
-    if keeps or not old.scaled:
+    kept = keeps(new, old) and new.scales.group == old.scales.group
+    if kept or not old.scaled:
         new.check_shape(weight.M, weight.K, name)
         scale = layer_scale(new) if is_layer else None
         rows = Rows(new, weight.M, weight.K, scale, threads, measures=old.scaled)
@@ -208,7 +208,7 @@ def converted(
     rounded by `rounding`, with `squares` (as in `Rows`) if given. Errors are added to `loss`.
     """
     old = weight.format
-    keep = _keeps(new, old)
+    keep = keeps(new, old)
     # One scale for a tensor depends on all of its rows.
     keeps_scales = keep and (_differ_in_name(new, old) or _finer(new, old))
     whole = not keeps_scales and new.scaled and (scale or new.scales.default) == "tensor"
