@@ -103,7 +103,8 @@ def command(
 
     With --bpw, --size or --fits, each matrix has a format of its own, chosen by what its rounding
     costs on a text (--calibrate, or the documentation that comes with Python), and weights are
-    rounded with error feedback (GPTQ). Sizes are never exceeded.
+    rounded with error feedback (GPTQ). Sizes are never exceeded. A run that was killed goes on
+    where it ended, by the folder DST.unfinished.
 
     This is lossy. The table has a line for each matrix: the root mean square of the error divided
     by that of the weights, the largest error, and the signal-to-noise ratio in decibels (6 dB are

@@ -140,7 +140,8 @@ def best_for_size(
             f"{target}, but got {asked}"
         )
     begun = _begun(path, texts, tokens=tokens, runtime=target, i2s=i2s)
-    with unfinished(job.dst, begun, budget) as kept:
+    most = fixed + sum(max(one.nbytes for one in of_unit) for of_unit in sizes)
+    with unfinished(job.dst, begun, reserve=min(budget, most)) as kept:
         measured = measure(job, planned, target, texts, tokens, kept, progress)
         chosen = allocate(measured.choices, budget - fixed)
         made = {unit.name: formats.get(one.format) for unit, one in zip(units, chosen, strict=True)}
