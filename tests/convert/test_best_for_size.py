@@ -13,9 +13,11 @@ from helpers import command, failed
 
 from sterna import LLM, formats, loading, ops
 from sterna.checkpoints.model_shape import memory_of, shape_of_config
+from sterna.cli.report import without_table
 from sterna.convert.allocation import Choice, allocate, curve, least_bytes
 from sterna.convert.best_for_size import Goal, best_for_size
-from sterna.convert.candidates import TARGETS
+from sterna.convert.candidates import TARGETS, with_tables
+from sterna.convert.sensitivity import format_errors
 from sterna.errors import RequestError
 from sterna.formats import codec, weighted
 from sterna.formats.feedback import Feedback, can_feed
@@ -27,11 +29,11 @@ TEXTS = [
 ]
 
 
-def _inputs(K: int, seed: int = 3) -> np.ndarray:
+def _inputs(K: int, seed: int = 3, spread: float = 1.0) -> np.ndarray:
     """Second moments of inputs that a quarter as many hidden numbers explain mostly."""
     rng = np.random.default_rng(seed)
     mixed = rng.standard_normal((4 * K, K // 4)) @ rng.standard_normal((K // 4, K))
-    x = mixed * 0.2 + rng.standard_normal((4 * K, K)) * np.exp(rng.standard_normal(K))
+    x = mixed * 0.2 + rng.standard_normal((4 * K, K)) * np.exp(spread * rng.standard_normal(K))
     return x.T @ x / len(x)
 
 
@@ -52,6 +54,28 @@ def test_feedback_loses_less_in_every_format(name: str) -> None:
         errors.append(np.einsum("mk,kl,ml->", apart, h, apart))
         assert np.array_equal(apart[3], 0 * apart[3]) or not f.codebook.has_all([0])
     assert errors[1] < 0.9 * errors[0]
+
+
+def test_tables_are_learned_and_lose_less() -> None:
+    """Weights far from zero fit no fixed table; GGUF's indices, without feedback, lose more."""
+    inputs, rng = Feedback.of(_inputs(512, spread=0.3)), np.random.default_rng(4)
+    size = 1 + 0.3 * rng.standard_normal((32, 512))
+    w = (np.copysign(size, rng.standard_normal(size.shape)) * 0.05).astype(np.float32)
+    fixed = [formats.get(name) for name in ("nf2:g32", "i4:g64", "nf4:g32", "nf2:g64")]
+    made = with_tables(fixed, w, inputs.variances, 1)
+    names = [without_table(format.name) for format in made]
+    assert names == ["lut2:g32", "i4:g64", "lut4:g32", "lut2:g64"]
+    assert len({format.table for format in made if format.name.startswith("lut2")}) == 1
+    before, after = (format_errors(w, some, inputs, 1) for some in (fixed, made))
+    assert before[1] == after[1]
+    assert all(after[i] < 0.7 * before[i] for i in (0, 2, 3))
+    normal = (rng.standard_normal((32, 512)) * 0.05).astype(np.float32)
+    of_table = format_errors(normal, [formats.get("nf2:g64")], inputs, 1)[0]
+    indices = formats.get("iq2_xs")
+    apart = codec.real_values(indices, *weighted.rounded(indices, normal)) - normal
+    assert of_table < 0.7 * inputs.error(apart).sum()
+    with pytest.raises(RequestError, match="iq2_xs, which takes the nearest entries of a table"):
+        weighted.check_weighted(indices)
 
 
 def test_error_of_feedback_is_that_of_the_moments() -> None:
@@ -119,6 +143,8 @@ def test_sizes_hold_and_matrices_differ(checkpoint: Callable[[str], Path], tmp_p
         assert fitted.bits > bits - 0.35
         written = {str(w.format) for w in model.weights.modules.values()}
         assert written == {row["format"] for row in fitted.rows}
+        tables = {name for name in written if name.startswith(("lut2-", "lut4-"))}
+        assert len(tables) > 2  # matrices differ in theirs
         at[bits] = fitted.estimated_kl
     assert at[5.0] < at[3.0]
     sizes = [size for size, _ in fitted.curve]

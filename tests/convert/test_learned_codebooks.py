@@ -43,6 +43,18 @@ def test_layers_of_a_model(
     assert np.isfinite(logits(tmp_path / "made")).all()
 
 
+def test_levels_that_are_not_kept_learn_too(
+    checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Weights of a packed model are rounded anew, unless the format has their levels."""
+    convert(checkpoint("llama-256"), tmp_path / "q4_0", "q4_0")
+    anew = convert(tmp_path / "q4_0", tmp_path / "nf4", "nf4", codebook="learn")
+    assert {loss.format[:5] for loss in anew if not loss.exact} == {"lut4-"}
+    convert(checkpoint("llama-256"), tmp_path / "plain", "nf4")
+    kept = convert(tmp_path / "plain", tmp_path / "made", "nf4", codebook="learn")
+    assert all(loss.exact for loss in kept)
+
+
 @pytest.mark.parametrize("head", ["nf4", "fp4", "lut4-8199adc0cfdeebf6010d192635465a71"])
 def test_heads(checkpoint: Callable[[str], Path], tmp_path: Path, head: str) -> None:
     """Embeddings and heads are in tables, too."""

@@ -13,16 +13,22 @@ import click
 
 from sterna.cli.convert import size_of
 from sterna.cli.progress import progress_bar
-from sterna.cli.report import table
+from sterna.cli.report import table, without_table
 from sterna.cli.terminal import console, print_json
 from sterna.errors import RequestError, shown
 
 if TYPE_CHECKING:
     from sterna.convert.best_for_size import Fitted
 
-__all__ = ["Goal", "nbytes_of_text"]
+__all__ = ["Goal", "nbytes_of_text", "python_texts"]
 
 COLUMNS = {name: name for name in ("matrix", "MxK", "format", "bits", "MB", "KL")}
+#: What stages count, and by how much it is divided: a measured matrix is several steps.
+UNITS_OF_STAGE = {
+    "reading": ("tokens", 1.0),
+    "measuring": ("steps", 1.0),
+    "rounding": ("million weights", 1e6),
+}
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 BINARY = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 SIZE = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
@@ -105,7 +111,7 @@ class Goal:
         started = time.perf_counter()
         free = coarse(available_bytes()) if self.fits else None
         goal = Bytes(self.bpw, self.nbytes, free, self.context)
-        texts = _python_texts() if calibrate is None else parts_of(calibrate, src).used
+        texts = python_texts() if calibrate is None else parts_of(calibrate, src).used
         with _Stages(src) as stages:
             fitted = best_for_size(
                 src,
@@ -128,7 +134,7 @@ class Goal:
             _tell(dst, fitted, seconds)
 
 
-def _python_texts() -> list[str]:
+def python_texts() -> list[str]:
     """Return the topics of Python's documentation, prose with code, in pieces."""
     from pydoc_data import topics
 
@@ -147,7 +153,7 @@ class _Stages(ExitStack):
     def __call__(self, stage: str, done: int, total: int) -> None:
         if stage != self._stage:
             self.close()
-            unit, scale = ("tokens", 1.0) if stage == "reading" else ("million weights", 1e6)
+            unit, scale = UNITS_OF_STAGE[stage]
             self._stage = stage
             self._update = self.enter_context(progress_bar(f"{stage} {self._src}", unit, scale))
         self._update(done, total)
@@ -172,7 +178,7 @@ def _tell(dst: Path, fitted: Fitted, seconds: float) -> None:
         {
             "matrix": row["matrix"],
             "MxK": f"{row['M']}x{row['K']}",
-            "format": row["format"],
+            "format": without_table(row["format"]),
             "bits": f"{row['bits']:.2f}",
             "MB": f"{row['bytes'] / 1e6:.2f}",
             "KL": f"{row['estimated_kl']:.2g}",

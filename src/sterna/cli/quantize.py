@@ -16,7 +16,7 @@ from sterna.cli.goal import Goal
 from sterna.cli.option_groups import grouped_command
 from sterna.cli.options import fetch_model
 from sterna.cli.progress import progress_bar
-from sterna.cli.report import table
+from sterna.cli.report import table, without_table
 from sterna.cli.terminal import print_json
 
 FIGURES = ("relative error", "max error", "SNR dB")
@@ -103,7 +103,8 @@ def command(
 
     With --bpw, --size or --fits, each matrix has a format of its own, chosen by what its rounding
     costs on a text (--calibrate, or the documentation that comes with Python), and weights are
-    rounded with error feedback (GPTQ). Sizes are never exceeded.
+    rounded with error feedback (GPTQ). Sizes are never exceeded. A run that was killed goes on
+    where it ended, by the folder DST.unfinished.
 
     This is lossy. The table has a line for each matrix: the root mean square of the error divided
     by that of the weights, the largest error, and the signal-to-noise ratio in decibels (6 dB are
@@ -146,9 +147,8 @@ def command(
 def _row(loss: Any) -> dict[str, Any]:
     figures = (f"{loss.relative_rms:.3g}", f"{loss.max_error:.3g}", _decibels(loss.snr_db))
     shown = ("exact", None, None) if loss.exact else figures
-    base, dash, table = loss.format.partition("-")  # a table of its own is long
-    format = f"{base}{table[table.find(':') :] if ':' in table else ''}" if dash else loss.format
-    cells = (loss.name, f"{loss.M}x{loss.K}", loss.stored, format, *shown)
+    size = f"{loss.M}x{loss.K}"
+    cells = (loss.name, size, loss.stored, without_table(loss.format), *shown)
     return dict(zip(COLUMNS, cells, strict=True))
 
 

@@ -27,6 +27,7 @@ __all__ = [
     "team_option",
     "tell_left_out",
     "varying",
+    "without_table",
     "write",
 ]
 
@@ -250,6 +251,12 @@ def varying(
     """Return the columns, without columns of `fields` that are the same in every row."""
     same = {name for name in fields if len({row.get(name) for row in rows}) <= 1}
     return {field: heading for field, heading in columns.items() if field not in same}
+
+
+def without_table(format: str) -> str:
+    """Shorten the name of a format that brings its levels: "lut4-8199…:g64" to "lut4:g64"."""
+    base, dash, levels = format.partition("-")
+    return base + "".join(levels.partition(":")[1:]) if dash else format
 
 
 def count(n: int, noun: str) -> str:

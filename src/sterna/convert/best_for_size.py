@@ -5,44 +5,37 @@
 
 The unrounded model reads a text once for the second moments of layers' inputs (`moments`), and some
 hundred tokens once more for each matrix, with this one changed (`sensitivity`). Losses and bytes of
-all formats of the runtime then decide (`allocation`), and the weights are written.
+all formats of the runtime then decide (`allocation`), and the weights are written. A run that was
+killed goes on where it ended (`unfinished`).
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from sterna import formats, models
+from sterna import __version__, formats, models
+from sterna.checkpoints.cache import cache_key
 from sterna.checkpoints.model_shape import SHARE, Shape, memory_of, shape_of_config
 from sterna.checkpoints.resolve import resolve
 from sterna.convert.allocation import Choice, allocate, curve, least_bytes
-from sterna.convert.candidates import Unit, candidates, fixed_bytes, nbytes_of, units_of
+from sterna.convert.candidates import candidates, fixed_bytes, sizes_of, units_of
 from sterna.convert.gguf_export import gguf_overhead, to_gguf
-from sterna.convert.importance_matrix import calibrate
-from sterna.convert.job import Job
-from sterna.convert.moments import Moments
+from sterna.convert.job import Job, Stage
+from sterna.convert.measuring import measure
 from sterna.convert.packed_export import directory_overhead, to_directory
-from sterna.convert.plan import Plan, plan
-from sterna.convert.running import Running
-from sterna.convert.sensitivity import Probe, format_errors, kinds_of, measured_of, sampled
+from sterna.convert.plan import plan
 from sterna.convert.targets import check_places
+from sterna.convert.unfinished import unfinished
 from sterna.errors import RequestError
-from sterna.runtime import memory_bytes, resolve_threads
 from sterna.weights.loss import Loss
 
 __all__ = ["Fitted", "Goal", "best_for_size"]
-
-#: Called with the name of a stage, the work done and the work in all.
-Stage = Callable[[str, int, int], None]
-PROBED = 64  # tokens of the text for one that the model reads for each matrix
-LEAST_PROBED = 128
-TINY = 1e-30  # in place of 0
 
 
 @dataclass(frozen=True)
@@ -121,7 +114,8 @@ def best_for_size(
     target: the runtime, "sterna" or "gguf" (llama.cpp). texts, tokens: what the model reads, as for
     `calibrate`. progress: called with a stage's name, work done and in all. Raises RequestError,
     which names the smallest possible, for a goal that cannot be met, before anything is measured;
-    and as `convert`.
+    and as `convert`. After an error or a kill, the folder NAME.unfinished next to `dst` stays, by
+    which the next call for this source and text, of any goal, gives the same bits in less time.
     """
     path = resolve(src, inspect=models.require_architecture)
     to_file = target == "gguf"
@@ -137,7 +131,7 @@ def best_for_size(
     units, fixed = units_of(planned), fixed_bytes(planned)
     shape = shape_of_config(model.json)
     budget = goal.weight_bytes(planned.n_weights, overhead, shape)
-    sizes = [_sizes(target, unit) for unit in units]
+    sizes = [sizes_of(target, unit) for unit in units]
     least = fixed + least_bytes(sizes)
     if least > budget:
         name, asked, possible = goal.least(least, planned.n_weights, overhead, shape)
@@ -145,17 +139,20 @@ def best_for_size(
             f"{name}: must be at least {possible}, the smallest that {src} can have in formats of "
             f"{target}, but got {asked}"
         )
-    measured = _measured(job, planned, target, units, texts, tokens, progress)
-    chosen = allocate(measured.choices, budget - fixed)
-    made = {unit.name: formats.get(one.format) for unit, one in zip(units, chosen, strict=True)}
-
-    def written(done: int, total: int) -> None:
-        progress("rounding", done, total)
-
-    final = Job(
-        path, Path(dst), str(src), None, force, threads, i2s, measured.moments, written, made
-    )
-    losses = to_gguf(final, _commonest(chosen)) if to_file else to_directory(final, None, None)
+    begun = _begun(path, texts, tokens=tokens, runtime=target, i2s=i2s)
+    most = fixed + sum(max(one.nbytes for one in of_unit) for of_unit in sizes)
+    with unfinished(job.dst, begun, reserve=min(budget, most)) as kept:
+        measured = measure(job, planned, target, texts, tokens, kept, progress)
+        chosen = allocate(measured.choices, budget - fixed)
+        made = {unit.name: formats.get(one.format) for unit, one in zip(units, chosen, strict=True)}
+        final = replace(
+            job,
+            squares=measured.moments,
+            progress=lambda done, total: progress("rounding", done, total),
+            formats=made,
+            rounding=kept.rounded,
+        )
+        losses = to_gguf(final, _commonest(chosen)) if to_file else to_directory(final, None, None)
     rows = [
         {
             "matrix": unit.name,
@@ -172,6 +169,13 @@ def best_for_size(
     nbytes = fixed + sum(one.nbytes for one in chosen)
     points = [(fixed + size, loss) for size, loss in curve(measured.choices)]
     return Fitted(rows, nbytes, planned.n_weights, points, losses)
+
+
+def _begun(path: Path, texts: Sequence[str], **others: Any) -> dict[str, Any]:
+    """Return what measurements and roundings depend on: all but the size that is asked for."""
+    digest = hashlib.sha256(json.dumps(list(texts)).encode())
+    source = cache_key(path, None, None)
+    return {"source": source, "text": digest.hexdigest(), "version": __version__, **others}
 
 
 def _commonest(chosen: Sequence[Choice]) -> str:
@@ -192,96 +196,3 @@ class _Once:
         if not self._value:
             self._value.append(self._function())
         return self._value[0]
-
-
-@dataclass
-class _Measured:
-    choices: list[list[Choice]]
-    sensitivities: list[float]
-    moments: Moments
-
-
-def _sizes(target: str, unit: Unit) -> list[Choice]:
-    return [
-        Choice(f.name, nbytes_of(target, f, unit.M, unit.K), 0.0)
-        for f in candidates(target, unit.K)
-    ]
-
-
-def _measured(
-    job: Job,
-    planned: Plan,
-    target: str,
-    units: Sequence[Unit],
-    texts: Sequence[str],
-    tokens: int,
-    progress: Stage,
-) -> _Measured:
-    """Measure the loss of each format of each unit."""
-    threads = resolve_threads(job.threads)
-    running = Running.of(job.src, job.threads, job.i2s)
-    windows = running.windows(texts, tokens)
-    experts = any(item.kind == "experts" for item in planned.items.values())
-    squares = calibrate(job.src, texts, tokens=tokens, threads=job.threads) if experts else {}
-
-    def read(done: int, total: int) -> None:
-        progress("reading", done, total)
-
-    moments = Moments(running, windows, memory_bytes() // 4, squares, read)
-    probe = Probe.of(running, windows, max(LEAST_PROBED, tokens // PROBED))
-    kinds = kinds_of(units)
-    probed = {kind[at].name for kind in kinds for at in measured_of(len(kind))}
-    total, done = sum(unit.M * unit.K for unit in units), 0
-    found = dict[str, _Found]()
-    # Moments are read in the order of the layers.
-    order = {name: i for i, name in enumerate(moments)}
-    for unit in sorted(units, key=lambda u: order.get(u.item, len(order))):
-        inputs = moments.get(unit.item)
-        if inputs is None:  # an embedding that is no head: only its rows matter
-            inputs = np.ones(unit.K, np.float32)
-        rows, _ = probe.of_unit(unit)
-        some = np.ascontiguousarray(rows[sampled(unit.M)])
-        possible = [formats.get(one.format) for one in _sizes(target, unit)]
-        one = _Found(format_errors(some, possible, inputs, threads, fed=False))
-        if unit.name in probed:
-            one.g = probe.sensitivity(unit, inputs)
-            one.fed = format_errors(some, possible, inputs, threads)
-        one.of_all = unit.M / len(some)
-        found[unit.name] = one
-        done += unit.M * unit.K
-        progress("measuring", done, total)
-    for kind in kinds:
-        _between([found[unit.name] for unit in kind])
-    choices = [found[unit.name].choices(_sizes(target, unit)) for unit in units]
-    return _Measured(choices, [found[unit.name].g or 0.0 for unit in units], moments)
-
-
-@dataclass
-class _Found:
-    """What is known of a unit: errors of its sampled rows in each format, without feedback and, if
-    it is measured, with it; g; rows for each sampled one."""
-
-    plain: list[float]
-    fed: list[float] | None = None
-    g: float | None = None
-    of_all: float = 1.0
-
-    def choices(self, sizes: Sequence[Choice]) -> list[Choice]:
-        """Return the choices with their losses."""
-        assert self.fed is not None
-        assert self.g is not None
-        scale = self.g * self.of_all
-        pairs = zip(sizes, self.fed, strict=True)
-        return [one._replace(loss=scale * error) for one, error in pairs]
-
-
-def _between(kind: Sequence[_Found]) -> None:
-    """Fill in what was not measured, from the measured units of the kind."""
-    known = [i for i, one in enumerate(kind) if one.g is not None]
-    logs = np.log([max(kind[i].g or 0.0, TINY) for i in known])
-    ratios = [np.divide(kind[i].fed or [], np.maximum(kind[i].plain, TINY)) for i in known]
-    ratio = np.mean(ratios, axis=0)
-    for i, one in enumerate(kind):
-        if one.g is None:
-            one.g = float(np.exp(np.interp(i, known, logs)))
-            one.fed = [float(error) for error in np.multiply(one.plain, ratio)]

@@ -306,7 +306,8 @@ class _Writing:
             loss = Loss(name, piece.M, piece.K, piece.format.name, _NAMES[f.name], nbytes)
             self.losses.append(loss)
             squares = self._job.squares.get(item.name)
-            for levels, scale in converted(piece, f, None, loss, self._threads, squares):
+            made = converted(piece, f, None, loss, self._threads, squares, self._job.rounding)
+            for levels, scale in made:
                 if f.integer:
                     yield blocks_of(f.name, levels, scale)
                 else:

@@ -10,12 +10,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from sterna.formats import Format
+from sterna.formats import Format, weighted
 from sterna.formats.feedback import Feedback
 
-__all__ = ["Job", "Progress", "Squares"]
+__all__ = ["Job", "Progress", "Squares", "Stage"]
 
 Progress = Callable[[int, int], None]  # (weights done, weights in all)
+Stage = Callable[[str, int, int], None]  # (the name of a stage, its work done, its work in all)
 #: Mean squares of layers' inputs, float32 [K], or more, by the name under which a model requests
 #: the weight.
 Squares = Mapping[str, "npt.NDArray[np.float32] | Feedback"]
@@ -42,6 +43,8 @@ class Job:
     formats: Mapping[str, Format] = field(default_factory=dict)
     #: Whether layers get tables of levels of their own, where their format has a table.
     learns: bool = False
+    #: What rounds.
+    rounding: weighted.Rounding = weighted.rounded
 
     @property
     def name(self) -> str:

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna.convert.running import Running
+from sterna.convert.unfinished import Kept
 from sterna.formats.feedback import DAMPING, Feedback
 from sterna.graph import Graph
 from sterna.graph.ops import KeepOp, LinearOp, Op, Value
@@ -35,6 +36,7 @@ class Moments(Mapping[str, Feedback | F32]):
 
     running: the model and the windows of tokens that it reads. budget: bytes of moments that are in
     memory at a time. progress: called with tokens read and in all, each time the text is read.
+    kept: where moments are kept on disk, and then not read again.
     """
 
     running: Running
@@ -42,6 +44,7 @@ class Moments(Mapping[str, Feedback | F32]):
     budget: int
     squares: Mapping[str, F32]
     progress: Callable[[int, int], None] = lambda done, total: None
+    kept: Kept | None = None
     _inputs: dict[str, Value] = field(init=False)
     _moments: dict[Value, F32] = field(default_factory=dict)
     _last: tuple[Value, Feedback] | None = None
@@ -68,18 +71,31 @@ class Moments(Mapping[str, Feedback | F32]):
             return self.squares[name]
         x = self._inputs[name]
         if self._last is None or self._last[0] is not x:
-            if x not in self._moments:
-                self._moments.clear()
-                self._moments.update(self._sums(self._following(name)))
+            moments = self.second_moments(name)
             head = self.running.model.graph.head
             tied = x is head.x and head.weight is self.running.model.graph.table
             self._last = (
                 x,
-                Feedback.of(
-                    self._moments[x], TIED if tied else DAMPING, sum(map(len, self.windows))
-                ),
+                Feedback.of(moments, TIED if tied else DAMPING, sum(map(len, self.windows))),
             )
         return self._last[1]
+
+    def second_moments(self, name: str) -> F32:
+        """E[x x^T] of a layer's input, [K, K], read if it is neither in memory nor on disk."""
+        x = self._inputs[name]
+        if x in self._moments:
+            return self._moments[x]
+        if self.kept is not None and (found := self.kept.get(self._file(x))) is not None:
+            return np.asarray(found["moments"], np.float32)
+        self._moments.clear()
+        self._moments.update(self._sums(self._following(name)))
+        if self.kept is not None:
+            for read, moments in self._moments.items():
+                self.kept.put(self._file(read), {"moments": moments})
+        return self._moments[x]
+
+    def _file(self, x: Value) -> str:
+        return f"moments-{list(dict.fromkeys(self._inputs.values())).index(x)}"
 
     def _following(self, first: str) -> list[Value]:
         """Return the inputs of this layer and the next ones, as many as the budget holds."""

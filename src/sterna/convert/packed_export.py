@@ -25,7 +25,7 @@ from sterna.formats.level_tables import Table
 from sterna.runtime import resolve_threads
 from sterna.weights.loss import Loss
 from sterna.weights.packing import layer_scale
-from sterna.weights.rounding import Rows
+from sterna.weights.rounding import Rows, keeps
 from sterna.weights.sources import head_format
 
 __all__ = ["directory_overhead", "to_directory"]
@@ -103,7 +103,7 @@ class _Writing:
     def __init__(self, planned: Plan, format: Format | None, job: Job) -> None:
         self._plan, self._format, self._head = planned, format, job.head
         self._threads, self._squares = resolve_threads(job.threads), job.squares
-        self._formats = job.formats
+        self._formats, self._rounding = job.formats, job.rounding
         self._learns, self._learned = job.learns, dict[tuple[str, str], Format]()
         self.losses: list[Loss] = []
 
@@ -186,12 +186,12 @@ class _Writing:
         return stored if asked is None else formats.fitting(asked, item.K)
 
     def _with_table(self, item: Item, target: Format) -> Format:
-        """Return a format with the table that all of an item's floats learn, or `target`."""
+        """Return a format with the table of all of an item's rows that are rounded, or `target`."""
         if not (self._learns and isinstance(target, Table)):
             return target
         key = item.name, target.name
         if key not in self._learned:
-            rows = self._sample(item)
+            rows = self._sample(item, target)
             squares = self._squares.get(item.name)
             if isinstance(squares, Feedback):
                 squares = squares.squares
@@ -199,12 +199,13 @@ class _Writing:
             self._learned[key] = made
         return self._learned[key]
 
-    def _sample(self, item: Item) -> F32:
-        """Return rows of all float pieces of an item, about SAMPLE weights, float32 [M, K]."""
+    def _sample(self, item: Item, target: Format) -> F32:
+        """Return rows of all pieces of an item whose levels `target` does not keep, about SAMPLE
+        weights, float32 [M, K]."""
         rows, most = list[F32](), max(1, SAMPLE // item.K)
         for _, piece in self._plan.read(item):
             whole = piece.weight if isinstance(piece, Experts) else piece
-            if not isinstance(whole, PackedWeight) or whole.format.scaled:
+            if not isinstance(whole, PackedWeight) or keeps(target, whole.format):
                 continue
             tile, share = whole.format.tile_rows, max(1, most * whole.M // item.M)
             count = -(-share // tile)
@@ -218,7 +219,9 @@ class _Writing:
         target.check_shape(M, item.K, item.name)
         scale = None if item.kind == "table" else layer_scale(target)
         squares = self._squares.get(item.name)
-        return Rows(target, M, item.K, scale, self._threads, squares=squares)
+        return Rows(
+            target, M, item.K, scale, self._threads, squares=squares, rounding=self._rounding
+        )
 
 
 def _kept(name: str, weight: PackedWeight) -> Loss:

@@ -10,8 +10,8 @@ numpy adds one after the other on every machine; sums along a line it adds in an
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,18 @@ from sterna import _native
 from sterna.formats.arithmetic import F32, inverse_or_zero
 from sterna.formats.codebook import Codebook
 
-__all__ = ["Nearest", "Weighted", "by_size", "fitted", "scale_and_minimum", "scales", "total"]
+__all__ = [
+    "NEAR",
+    "STEPS_OF_TWO",
+    "Few",
+    "Nearest",
+    "Weighted",
+    "by_size",
+    "fitted",
+    "scale_and_minimum",
+    "scales",
+    "total",
+]
 
 Array = npt.NDArray[Any]
 #: Places of a group's largest weight to try, as multiples of the last level of its side. Below 1,
@@ -28,7 +39,7 @@ Array = npt.NDArray[Any]
 NEAR = (0.625, 0.75, 0.875, 0.94, 1.0, 1.06, 1.125, 1.19, 1.25, 1.375)
 FAR = (*NEAR, 1.5, 1.7, 2.0, 2.4, 3.0)  # of long groups, and of few levels
 LONG, FEW = 256, 5
-STEPS_OF_TWO = (0.5, 1.0, 2.0)
+STEPS_OF_TWO = (0.5, 1.0, 2.0)  # of scales that are powers of two
 #: Levels beyond either end that a group's ends are put at, and within the upper one.
 CUT = (0.0, 0.25, 0.5, 0.8, 1.2)
 INSET = (1, 2, 3)
@@ -116,12 +127,17 @@ class _Best:
         )
 
 
-def scales(
-    weighted: Weighted, codebook: Codebook, first: F32, rounded: Callable[[F32], F32] | None = None
-) -> F32:
+class Few(NamedTuple):
+    """Scales of which there are few: which of them a number becomes, and places to try."""
+
+    rounded: Callable[[F32], F32]
+    factors: Sequence[float]
+
+
+def scales(weighted: Weighted, codebook: Codebook, first: F32, few: Few | None = None) -> F32:
     """Choose a scale for each group [G], so that a weight is level * scale.
 
-    first: a scale to try, too. rounded: which number a scale becomes, where numbers are few.
+    first: a scale to try, too. few: None if a scale may be nearly any number.
     """
     nearest, best = Nearest(codebook), _Best(first)
     x = weighted.x
@@ -133,19 +149,19 @@ def scales(
         largest, ends = np.abs(largest), [codebook.high]
 
     def offer(tried: F32) -> None:
-        d = tried if rounded is None else rounded(tried)
+        d = tried if few is None else few.rounded(tried)
         xq, qq, _ = nearest.sums(weighted, d)
-        if rounded is None:
+        if few is None:
             d = _ratio(xq, qq)
         best.offer(d * (2 * xq - d * qq), d)
 
     offer(first)
     far = len(x) > LONG or len(codebook.levels) <= FEW
-    factors = STEPS_OF_TWO if rounded is not None else FAR if far else NEAR
+    factors = few.factors if few is not None else FAR if far else NEAR
     for end in ends:
         for factor in factors:
             offer(largest / np.float32(end * factor))
-    for _ in range(REFITS if rounded is None else 0):
+    for _ in range(REFITS if few is None else 0):
         offer(best.parameters[0])
     return best.parameters[0]
 

@@ -17,6 +17,7 @@ squares would cut them off (docs/reference/formats.md has figures).
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -30,12 +31,14 @@ from sterna.formats.base import Format
 from sterna.formats.feedback import Feedback
 from sterna.formats.kquants import KQuant
 from sterna.formats.pot_levels import Powers
-from sterna.formats.scales import GroupScales, MicroBlockScales
+from sterna.formats.scales import E4M3, E8M0, MICRO_K, GroupScales, MicroBlockScales
 
-__all__ = ["check_weighted", "rounded"]
+__all__ = ["Rounded", "Rounding", "check_weighted", "rounded"]
 
 Array = npt.NDArray[Any]
 Rounded = tuple[Array, F32]
+#: `rounded`, or what gives the same: of a format, weights, scale, squares and threads.
+Rounding = Callable[[Format, F32, str | None, F32 | Feedback | None, int], Rounded]
 #: A part of the mean that every e_k gets: channels that the text did not use still matter.
 DAMPING = 0.01
 CHUNK_WEIGHTS, CHUNK_ROWS = 1 << 16, 64  # searched at a time: a dozen arrays in the cache
@@ -44,7 +47,7 @@ FED_ROWS = 1024  # with feedback: a span of columns lies in the cache
 
 def check_weighted(format: Format) -> None:
     """Raise RequestError for a format whose rounding ignores the layer's inputs."""
-    if format.codebook is None or isinstance(format.scales, MicroBlockScales):
+    if format.codebook is None:
         raise RequestError(
             f"calibrate: must be for a format with integer levels, but got {format}, which rounds "
             "each float by itself; leave it out"
@@ -52,6 +55,11 @@ def check_weighted(format: Format) -> None:
     if isinstance(format, Powers) and format.method != "nearest":
         raise RequestError(
             f"calibrate: the method {format.method} rounds in one way only; leave one of them out"
+        )
+    if format.of_files:
+        raise RequestError(
+            f"calibrate: must be for a format that rounds by weights of errors, but got {format}, "
+            "which takes the nearest entries of a table; leave it out"
         )
 
 
@@ -125,7 +133,11 @@ def _of_least_error(format: Format, w: F32, scale: str | None, e: F32 | None) ->
     made = codec.by_rule(format, w, scale)
     if not w.size:
         return made
-    searched = _super_blocks if isinstance(format, KQuant) else _groups
+    searched = _groups
+    if isinstance(format, KQuant):
+        searched = _super_blocks
+    elif isinstance(format.scales, MicroBlockScales):
+        searched = _micro_blocks
     with np.errstate(all="ignore"):  # NaN is not less than any error, so such a trial is dropped
         if format.searched:
             made = searched(format, w, None, *made)
@@ -166,6 +178,15 @@ def _groups(format: Format, w: F32, e: F32 | None, levels: Array, scales: F32) -
     )
 
 
+def _micro_blocks(format: Format, w: F32, e: F32 | None, levels: Array, scales: F32) -> Rounded:
+    """Choose the better of the given and the searched rounding, for each micro-block; a row's float
+    stays, in whose multiples scales are numbers of their own."""
+    d, of_blocks = scales[:, 0, :1], scales[:, 0, 1:]
+    own = replace(format, scales=GroupScales(MICRO_K, E4M3))
+    levels, of_blocks = _groups(own, w * inverse_or_zero(d), e, levels, of_blocks)
+    return levels, np.concatenate([d, of_blocks], axis=1).reshape(scales.shape)
+
+
 def _columns(values: Array, n: int) -> Array:
     """Reshape [M, K] to groups of n, [n, G]."""
     return np.ascontiguousarray(values.reshape(-1, n).T)
@@ -184,8 +205,8 @@ def _normal(x: F32) -> tuple[F32, npt.NDArray[np.int32]]:
     return np.ldexp(x, -shift), shift
 
 
-def _few(format: Format, shift: npt.NDArray[np.int32]) -> Callable[[F32], F32] | None:
-    """Return the rounding of normal scales if few numbers can be packed; None: nearly any can."""
+def _few(format: Format, shift: npt.NDArray[np.int32]) -> search.Few | None:
+    """Return normal scales if few numbers can be packed; None: nearly any can."""
     scales, value = format.scales, np.float32(format.value)
     if not isinstance(scales, GroupScales) or scales.any_number:
         return None
@@ -195,7 +216,7 @@ def _few(format: Format, shift: npt.NDArray[np.int32]) -> Callable[[F32], F32] |
         near, fits = number.rounded(number.nearest(np.ldexp(d / value, shift).astype(np.float32)))
         return np.asarray(np.where(fits, np.ldexp(near, -shift) * value, 0), np.float32)
 
-    return rounded
+    return search.Few(rounded, search.STEPS_OF_TWO if number is E8M0 else search.NEAR)
 
 
 def _held(format: Format, parameters: F32, old: F32) -> F32:

@@ -21,7 +21,7 @@ from sterna.formats.feedback import Feedback
 from sterna.weights.loss import Loss
 from sterna.weights.packing import has_levels, layer_scale
 
-__all__ = ["CHUNK_WEIGHTS", "Rows", "has_levels_of", "repacked", "row_chunks"]
+__all__ = ["CHUNK_WEIGHTS", "Rows", "has_levels_of", "keeps", "repacked", "row_chunks"]
 
 F32 = npt.NDArray[np.float32]
 TERNARY = (-1, 1)
@@ -61,7 +61,7 @@ def _finer(new: Format, old: Format) -> bool:
     return not old.scales.group or (bool(group) and old.scales.group % group == 0)
 
 
-def _keeps(new: Format, old: Format) -> bool:
+def keeps(new: Format, old: Format) -> bool:
     """Whether a weight keeps its levels in a format."""
     return new.scaled and (_differ_in_name(new, old) or has_levels_of(new, old))
 
@@ -101,9 +101,9 @@ def repacked(
     old, new = weight.format, formats.fitting(formats.get(format), weight.K)
     if new == old:
         return weight
-    keeps = _keeps(new, old) and new.scales.group == old.scales.group
+    kept = keeps(new, old) and new.scales.group == old.scales.group
     may_round = not old.scaled or _rounds_scales_only(new, old)
-    if keeps or may_round:
+    if kept or may_round:
         new.check_shape(weight.M, weight.K, name)
         scale = layer_scale(new) if is_layer else None
         rows = Rows(new, weight.M, weight.K, scale, threads, measures=not may_round)
@@ -120,7 +120,8 @@ class Rows:
     """A weight in the making: `add` takes its rows from weights in any format, in order.
 
     M: most rows. scale: as in `weighted.rounded`. measures: whether `losses` are computed. squares:
-    mean squares of the layer's input (`formats.weighted`), float32 [K], or more.
+    mean squares of the layer's input (`formats.weighted`), float32 [K], or more. rounding: what
+    rounds.
     """
 
     format: Format
@@ -130,6 +131,7 @@ class Rows:
     threads: int
     measures: bool = True
     squares: F32 | Feedback | None = None
+    rounding: weighted.Rounding = weighted.rounded
     losses: list[Loss] = field(default_factory=list)
     _codes: npt.NDArray[np.uint8] = field(init=False)
     _scales: list[tuple[int, npt.NDArray[Any]]] = field(default_factory=list)  # (rows, scales)
@@ -152,7 +154,9 @@ class Rows:
             self._copy_tiles(weight)
             return loss
         told = loss if self.measures else None
-        made = converted(weight, self.format, self.scale, told, self.threads, self.squares)
+        made = converted(
+            weight, self.format, self.scale, told, self.threads, self.squares, self.rounding
+        )
         for levels, scale in made:
             self._take(levels, scale)
         return loss
@@ -205,15 +209,16 @@ def converted(
     loss: Loss | None,
     threads: int,
     squares: F32 | Feedback | None = None,
+    rounding: weighted.Rounding = weighted.rounded,
 ) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
     """Yield the rows of a weight in another format: (levels, scales) as `ops.unpack`, or a float
     format's bits and 1.
 
     Levels that the format has are kept, with a scale that preserves their values. Others are
-    rounded, by `squares` (as in `Rows`) if given. Errors are added to `loss`.
+    rounded by `rounding`, with `squares` (as in `Rows`) if given. Errors are added to `loss`.
     """
     old = weight.format
-    keep = _keeps(new, old)
+    keep = keeps(new, old)
     # One scale for a tensor depends on all of its rows.
     keeps_scales = keep and (_differ_in_name(new, old) or _finer(new, old))
     whole = not keeps_scales and new.scaled and (scale or new.scales.default) == "tensor"
@@ -223,7 +228,8 @@ def converted(
         else:
             values = ops.dequantize(chunk, threads=threads)
             if new.scaled:
-                made = _rounded(new, values, scale, squares, threads)
+                levels, scales = rounding(new, values, scale, squares, threads)
+                made = levels, new.check_scales(scales, *values.shape)
                 if loss is not None:
                     loss.add(values, codec.real_values(new, *made))
                 yield made
@@ -268,11 +274,3 @@ def _merged(new: Format, old: Format, levels: npt.NDArray[Any], scale: F32, whol
     total, count = (a.reshape(to).sum(axis=-1) for a in (totals, counts))
     scale = np.asarray(total / np.maximum(count, 1), np.float32)
     return scale[0] if whole else scale
-
-
-def _rounded(
-    format: Format, values: F32, scale: str | None, squares: F32 | Feedback | None, threads: int
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Real weights -> (levels, scales); the format can hold these scales."""
-    levels, scales = weighted.rounded(format, values, scale, squares, threads)
-    return levels, format.check_scales(scales, *values.shape)

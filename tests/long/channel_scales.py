@@ -1,0 +1,94 @@
+"""What scaling channels as AWQ does would gain over error feedback: docs/measurements/quality.md.
+
+    python tests/long/channel_scales.py [--tokens 2048] [--threads 1]
+
+AWQ (arXiv 2306.00978, section 3.2) multiplies the columns of a layer's weights by s, which the norm
+before it divides by, with s = (mean size of the channel)^alpha. Here s is rounded to powers of two,
+so that folding it into a norm would be exact. 64 rows of some matrices of SmolLM2 are rounded with
+error feedback, scaled and not; a row of the table has the geometric means of Σ d H d^T over that
+without scales, where d is what weights are apart and H are the second moments of the inputs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE.parent / "support"), str(HERE.parent / "real")]
+os.environ.setdefault("STERNA_CACHE", "off")
+
+import assets  # noqa: E402
+import numpy as np  # noqa: E402
+import numpy.typing as npt  # noqa: E402
+
+from sterna import formats  # noqa: E402
+from sterna.cli.goal import python_texts  # noqa: E402
+from sterna.convert.candidates import units_of  # noqa: E402
+from sterna.convert.moments import Moments  # noqa: E402
+from sterna.convert.plan import plan  # noqa: E402
+from sterna.convert.running import Running  # noqa: E402
+from sterna.convert.sensitivity import Probe, sampled  # noqa: E402
+from sterna.formats import codec, weighted  # noqa: E402
+from sterna.formats.feedback import Feedback  # noqa: E402
+
+LAYERS = (0, 8, 15, 22, 29)
+KINDS = ("self_attn.q_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.up_proj", "mlp.down_proj")
+FORMATS = ("t5:g32", "i2p:g32", "nf2:g64", "i4:g32", "i4:g64", "iq4_nl")
+ALPHAS = (0.0, 0.125, 0.25, 0.5, 0.75, 1.0)
+QUIET = 1e-3  # of the mean square, which every channel has at least
+F32 = npt.NDArray[np.float32]
+
+
+def scales(h: npt.NDArray[np.float64], alpha: float) -> npt.NDArray[np.float64]:
+    """Powers of two near to the size of each channel to the power of alpha, over their mean."""
+    squares = np.diagonal(h)
+    s = np.sqrt(squares + QUIET * squares.mean()) ** alpha
+    near = np.round(np.log2(s / np.exp(np.log(s).mean())))
+    return np.asarray(2.0**near, np.float64)
+
+
+def losses(rows: F32, h: npt.NDArray[np.float64], tokens: int) -> list[list[float]]:
+    """Σ d H d^T of rows for each alpha and format."""
+    unscaled, made = Feedback.of(h, rows=tokens), list[list[float]]()
+    for alpha in ALPHAS:
+        s = scales(h, alpha)
+        inputs, w = Feedback.of(h / np.outer(s, s), rows=tokens), np.asarray(rows * s, np.float32)
+        made.append([])
+        for name in FORMATS:
+            f = formats.get(name)
+            real = codec.real_values(f, *weighted.rounded(f, w, None, inputs))
+            apart = np.asarray((real - w) / s, np.float32)
+            made[-1].append(float(unscaled.error(apart).sum()))
+    return made
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tokens", type=int, default=2048)
+    parser.add_argument("--threads", type=int, default=1)
+    given = parser.parse_args()
+    source = assets.smollm2()
+    running = Running.of(source, given.threads)
+    windows = running.windows(python_texts(), given.tokens)
+    moments, probe = Moments(running, windows, 4 << 30, {}), Probe.of(running, windows, 128)
+    units = {unit.name: unit for unit in units_of(plan(source)[1])}
+    ratios = list[npt.NDArray[np.float64]]()
+    for name in (f"model.layers.{layer}.{kind}" for layer in LAYERS for kind in KINDS):
+        unit = units[name]
+        rows = np.ascontiguousarray(probe.of_unit(unit)[0][sampled(unit.M)])
+        made = np.log(
+            losses(rows, np.array(moments.second_moments(unit.item), np.float64), given.tokens)
+        )
+        ratios.append(made - made[0])
+        print(name, np.exp(ratios[-1]).round(2).tolist(), file=sys.stderr, flush=True)
+    print(f"| alpha | {' | '.join(f'`{name}`' for name in FORMATS)} |")
+    print(f"|---{'|---' * len(FORMATS)}|")
+    for alpha, row in zip(ALPHAS, np.exp(np.mean(ratios, axis=0)), strict=True):
+        print(f"| {alpha:g} | {' | '.join(f'{one:.2f}' for one in row)} |")
+
+
+if __name__ == "__main__":
+    main()
