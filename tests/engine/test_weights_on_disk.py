@@ -251,6 +251,7 @@ def test_another_format_needs_all_weights(tmp_path: Path) -> None:
     least, most = sizes(folder)
     for wrong in (0, "8G", 1.5):
         failure(lambda w=wrong: loading.load(folder, weights_ram=w), RequestError, "weights_ram")
+    failure(lambda: loading.load(folder, weights_ram=7), RequestError, f"{least} bytes", "got 7;")
     load = partial(loading.load, folder, weights_ram=least, format="i8")
     failure(load, RequestError, "another format needs them", str(most))
 

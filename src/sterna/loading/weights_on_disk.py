@@ -45,7 +45,8 @@ def default_weights_ram() -> int:
 def bytes_for_disk(
     folder: Checkpoint, weights_ram: int | None, format: str | None, mmap: bool
 ) -> int | None:
-    """Return the memory for weights that stay on disk, in bytes; None: all weights are read.
+    """Return the memory for weights that stay on disk, in bytes, below 0 if the others take more;
+    None: all weights are read.
 
     Without a budget (`weights_ram`), weights stay on disk only if they are more than the available
     memory, and neither `format` nor `mmap` is asked for. Raises WeightsRamError if the budget does
@@ -64,7 +65,7 @@ def bytes_for_disk(
         raise _too_little(folder, budget, sizes.all, "all weights, none of which can stay on disk")
     if format is not None:
         raise _too_little(folder, budget, sizes.all, "all weights, since another format needs them")
-    return max(0, budget - sizes.in_memory)
+    return budget - sizes.in_memory
 
 
 def require_packed(source: Path, files: Iterable[Path], weights_ram: int) -> None:
