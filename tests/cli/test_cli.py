@@ -51,7 +51,7 @@ class FakeLLM:
         type(self).made = self
         if self.model == "broken":
             raise ModelFormatError(file="broken/model.safetensors", expected="a", got="b\nc")
-        self.name, self.model = self.model, SimpleNamespace(experts=None)
+        self.name, self.model = self.model, SimpleNamespace(weight_cache=None)
         self.asked_context, self.context = self.context, self.context or 16
         stats = SimpleNamespace(
             n_prompt=2,

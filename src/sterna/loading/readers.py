@@ -249,12 +249,12 @@ def _with_tower(
 
 def read_packed_model(folder: Checkpoint, assets: Assets, options: Options) -> Model:
     """Read or map a packed directory."""
-    for_experts = None
+    for_disk = None
     if options.wrap:
         packed = open_packed(folder, options.threads)
     else:
-        for_experts = bytes_for_disk(folder, options.weights_ram, options.format, options.mmap)
-        on_disk = for_experts is not None
+        for_disk = bytes_for_disk(folder, options.weights_ram, options.format, options.mmap)
+        on_disk = for_disk is not None
         packed = read_packed(folder, options.threads, options.progress, options.mmap, on_disk)
     weights = PackedWeights(
         packed.modules,
@@ -273,6 +273,6 @@ def read_packed_model(folder: Checkpoint, assets: Assets, options: Options) -> M
     )
     model.path, model.assets = assets.path, assets
     model.mapped = packed.mapped is not None
-    if for_experts is not None:
-        keep_on_disk(model, packed, folder, for_experts)
+    if for_disk is not None:
+        keep_on_disk(model, packed, folder, for_disk)
     return model
