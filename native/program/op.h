@@ -44,8 +44,8 @@ class Op {
 
     // The weight that it reads whole or in parts, where those are known before the step.
     virtual std::vector<TilesRead> tiles_read() const { return {}; }
-    // Weights that stay on disk: the matrix of the cache that it computes with, or -1, where `stream_from` gives it the
-    // cache; and the matrices for which it chooses experts.
+    // From now on its weight is read through the cache, if that has it: returns the matrix there, or -1. And the matrices
+    // for which it chooses experts.
     virtual int stream_from(const WeightCache&) { return -1; }
     virtual bool chooses_experts() const { return false; }
     virtual void choose_for(const std::vector<int>& /*matrices*/) {}

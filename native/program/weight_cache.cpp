@@ -241,7 +241,7 @@ void WeightCache::release(int64_t i, int pieces) {
     Part& p = part(k);
     if (++p.done < pieces) return;
     p.locked = false;
-    if (matrix(k).every_token) p.soon = -1;  // the next step is the last to need it
+    if (matrix(k).every_token) p.soon = -1;  // of all, it is needed again last: in the next step
     if (--plan_.left == 0 && plan_.at + 1 < plan_.matrices.size()) {
         ++plan_.at;
         begin_plan();

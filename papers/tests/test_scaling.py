@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -92,4 +93,4 @@ def test_errors() -> None:
         ((XEON_8488C, "bitnet-2b", "q4_0", 1), ("format", "q4_0")),
         ((XEON_8488C, "huge", "i2", 1), ("huge",)),
     ):
-        failure(lambda a=arguments: token(*a), RequestError, *words)  # type: ignore[misc]
+        failure(partial(token, *arguments), RequestError, *words)
