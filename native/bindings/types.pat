@@ -37,6 +37,8 @@ _native.__prefix__:
         hits: int
         misses: int
         bytes: int
+        guessed: int
+        guessed_right: int
         parts: int
         slots: int
         waited_s: float

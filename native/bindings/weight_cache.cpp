@@ -38,6 +38,8 @@ nb::dict counts(const WeightCache& cache) {
     all["hits"] = counts.hits;
     all["misses"] = counts.misses;
     all["bytes"] = counts.bytes;
+    all["guessed"] = counts.guessed;
+    all["guessed_right"] = counts.guessed_right;
     all["parts"] = counts.parts;
     all["slots"] = counts.slots;
     all["waited_s"] = counts.waited_s;

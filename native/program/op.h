@@ -45,9 +45,10 @@ class Op {
     // The weight that it reads whole or in parts, where those are known before the step.
     virtual std::vector<TilesRead> tiles_read() const { return {}; }
     // From now on its weight is read through the cache, if that has it: returns the matrix there, or -1. And the matrices
-    // for which it chooses experts.
+    // for which it chooses experts, or guesses what the next router will choose.
     virtual int stream_from(const WeightCache&) { return -1; }
     virtual bool chooses_experts() const { return false; }
+    virtual bool guesses_experts() const { return false; }
     virtual void choose_for(const std::vector<int>& /*matrices*/) {}
 
     // Whether it is a linear layer in this step; and the memory that a worker reads first, known only in steps of few

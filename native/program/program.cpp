@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstring>
 #include <stdexcept>
+#include <utility>
 
 namespace sterna {
 
@@ -58,11 +59,13 @@ void Program::place(Pool& pool, bool replicas, const KernelTable& kernels) {
 
 void Program::stream(WeightCache& cache) {
     work_.weight_cache = &cache;
-    Op* router = nullptr;
+    Op *router = nullptr, *guess = nullptr, *next_guess = nullptr;
     std::vector<int> matrices;
     for (const auto& op : ops_) {
+        if (op->guesses_experts()) next_guess = op.get();
         if (op->chooses_experts()) {
             router = op.get();
+            guess = std::exchange(next_guess, nullptr);
             matrices.clear();
         }
         const int matrix = op->stream_from(cache);
@@ -72,6 +75,7 @@ void Program::stream(WeightCache& cache) {
         } else if (router) {
             matrices.push_back(matrix);
             router->choose_for(matrices);
+            if (guess) guess->choose_for(matrices);
         }
     }
 }

@@ -62,6 +62,7 @@ WeightCache::WeightCache(const MappedFile& file, std::vector<Matrix> matrices, i
       matrices_(std::move(matrices)),
       arena_of_(matrices_.size()),
       arenas_(arenas_of(matrices_, arena_of_.data())),
+      trust_(matrices_.size(), 1),
       readers_(readers),
       owner_(system::process_id()) {
     const auto [least, all] = bounds(matrices_);
@@ -144,7 +145,7 @@ std::unique_lock<std::mutex> WeightCache::begin_step() {
 
 // What the last route left: reads that nobody waits for any more, and the plan of a step that failed.
 void WeightCache::end_route() {
-    for (auto* queue : {&demand_, &ahead_}) {
+    for (auto* queue : {&demand_, &ahead_, &guess_}) {
         for (const Key k : *queue)
             if (part(k).state == State::kQueued) part(k).state = State::kAbsent;
         queue->clear();
@@ -179,6 +180,7 @@ void WeightCache::route(std::span<const int> matrices, std::span<const int32_t> 
             p.weight = log_sum(p.weight, time_);
             p.soon = route_;
         }
+    judge_guess();
     begin_plan();
     for (const int matrix : matrices.subspan(1)) {
         // The experts in the order of the plan, as they are computed in it.
@@ -189,8 +191,36 @@ void WeightCache::route(std::span<const int> matrices, std::span<const int32_t> 
     wake_readers();
 }
 
+void WeightCache::guess(std::span<const int> matrices, std::span<const int32_t> experts) {
+    const std::lock_guard guard(sync_->mutex);
+    guessed_.clear();
+    for (const int matrix : matrices)
+        for (const int32_t i : experts) {
+            Part& p = part({matrix, i});
+            p.guessed = route_ + 1;
+            if (p.state != State::kAbsent) continue;
+            guessed_.push_back({matrix, i});
+            if (trust_[static_cast<size_t>(matrix)] < kTrusted) continue;
+            p.state = State::kQueued;
+            guess_.push_back({matrix, i});
+        }
+    wake_readers();
+}
+
+// Which of the guessed parts the route needs.
+void WeightCache::judge_guess() {
+    for (const Key k : guessed_) {
+        const bool right = part(k).soon == route_;
+        double& trust = trust_[static_cast<size_t>(k.matrix)];
+        trust += ((right ? 1 : 0) - trust) / kTrustOf;
+        counts_.guessed_right += right;
+    }
+    counts_.guessed += std::ssize(guessed_);
+    guessed_.clear();
+}
+
 void WeightCache::wake_readers() {
-    if (!demand_.empty() || !ahead_.empty()) sync_->work.notify_all();
+    if (!demand_.empty() || !ahead_.empty() || !guess_.empty()) sync_->work.notify_all();
 }
 
 void WeightCache::read_ahead(Key k) {
@@ -280,7 +310,7 @@ int32_t WeightCache::slot_for(Key k, bool demanded) {
             break;
         }
         const Part& p = part(other);
-        const bool soon = p.soon >= route_;
+        const bool soon = p.soon >= route_ || p.guessed > route_;
         if (p.state != State::kHere || p.stays || p.locked || (soon && !demanded)) continue;
         const std::pair value{soon, p.weight};
         if (best >= 0 && !(value < least)) continue;
@@ -313,18 +343,19 @@ bool WeightCache::take_next(Key& k) {
         return true;
     }
     full_.assign(arenas_.size(), false);
-    for (size_t i = 0; i < ahead_.size();) {
-        k = ahead_[i];
-        const auto of = static_cast<size_t>(arena_of_[static_cast<size_t>(k.matrix)]);
-        const bool waits = part(k).state == State::kQueued;
-        if (waits && (full_[of] || !begin_read(k, false))) {
-            full_[of] = true;
-            ++i;
-            continue;
+    for (auto* queue : {&ahead_, &guess_})
+        for (size_t i = 0; i < queue->size();) {
+            k = (*queue)[i];
+            const auto of = static_cast<size_t>(arena_of_[static_cast<size_t>(k.matrix)]);
+            const bool waits = part(k).state == State::kQueued;
+            if (waits && (full_[of] || !begin_read(k, false))) {
+                full_[of] = true;
+                ++i;
+                continue;
+            }
+            queue->erase(queue->begin() + static_cast<std::ptrdiff_t>(i));
+            if (waits) return true;
         }
-        ahead_.erase(ahead_.begin() + static_cast<std::ptrdiff_t>(i));
-        if (waits) return true;
-    }
     return false;
 }
 

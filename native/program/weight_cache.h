@@ -9,6 +9,9 @@
 // step of any number of tokens reads each part at most once, whatever the budget. The matrices that follow are read ahead
 // as long as that takes no slot from what the route still needs.
 //
+// When nothing is left to read for a route, the disk would rest until the next router has run. So what that is guessed to
+// choose (`GuessOp`) is read, as long as enough of what was guessed lately was needed.
+//
 // Of experts, what leaves is the part with the least *weight*, a count of its uses in which a use is worth half as much
 // after kHalfLife steps (LRFU, Lee et al. 2001). Of what every token reads, that would be the part which is needed next, so
 // most slots are given once and for all, to parts that are spread over the model: the disk then reads the others all the
@@ -58,6 +61,7 @@ class WeightCache {
     struct Counts {
         int64_t hits = 0, misses = 0;  // parts that were here, or were not, when they were needed
         int64_t bytes = 0;  // read
+        int64_t guessed = 0, guessed_right = 0;  // absent parts that were guessed; those needed then
         int64_t parts = 0, slots = 0;
         double waited_s = 0;  // of workers, for parts that were not there yet
     };
@@ -82,6 +86,8 @@ class WeightCache {
     // These matrices compute, one after the other, with these experts or, where every token reads them, with all of their
     // parts. By one thread, while no worker is inside `acquire`.
     void route(std::span<const int> matrices, std::span<const int32_t> experts);
+    // What the next route may be. After `route`, by one thread.
+    void guess(std::span<const int> matrices, std::span<const int32_t> experts);
 
     // The i-th part of the plan, which is one of the matrix that computes.
     int32_t planned(int64_t i) const { return plan_.order[static_cast<size_t>(i)]; }
@@ -97,6 +103,8 @@ class WeightCache {
     // Of an arena, the slots that parts which every token reads take in turn: reads that are under way, and what waits
     // to be computed.
     static constexpr int64_t kTurning = 8;
+    // Guesses are followed while at least this share of what they read is needed, and count for about kTrustOf parts.
+    static constexpr double kTrusted = 0.5, kTrustOf = 32;
     enum class State : uint8_t { kAbsent, kQueued, kLoading, kHere };
     struct Part {
         State state = State::kAbsent;
@@ -105,7 +113,7 @@ class WeightCache {
         bool demanded = false;  // its read began for the plan
         bool failed = false;
         int32_t slot = -1;
-        int64_t soon = -1;  // the route that needs it
+        int64_t soon = -1, guessed = -1;  // the routes that need it, and are guessed to
         int32_t done = 0;  // pieces of its work
         double weight = -1e9;  // log2 of its uses, each worth 2^(time of use / half-life)
     };
@@ -141,6 +149,7 @@ class WeightCache {
     void wake_readers();
     void read_ahead(Key k);
     void end_route();
+    void judge_guess();
     bool take_next(Key& k);
     bool begin_read(Key k, bool demanded);
     int32_t slot_for(Key k, bool demanded);
@@ -157,7 +166,9 @@ class WeightCache {
     std::vector<Arena> arenas_;
     std::vector<std::vector<Part>> parts_;
     std::vector<int32_t> all_parts_;  // 0, 1, ...: as many as any matrix has
-    std::deque<Key> demand_, ahead_;
+    std::deque<Key> demand_, ahead_, guess_;
+    std::vector<Key> guessed_;  // all parts of the guess that were absent
+    std::vector<double> trust_;  // of each matrix: the share of guessed parts that were needed, lately
     std::vector<bool> full_;  // arenas without a slot for what is read ahead
     Plan plan_;
     std::exception_ptr failure_;  // of the plan

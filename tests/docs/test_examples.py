@@ -9,6 +9,7 @@ import inspect
 import io
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -145,8 +146,11 @@ def test_python_of_how_tos(page: str, tmp_path: Path, monkeypatch: pytest.Monkey
 def test_the_tutorial(tmp_path: Path) -> None:
     """Each block runs, in the page's order, and prints what the page says."""
     names: dict[str, Any] = {}
+    every = list(steps(TUTORIAL))
+    no_curl = shutil.which("curl") is None
+    possible = [step for step in every if not (no_curl and step[1].startswith("curl "))]
     with shell(tmp_path, tmp_path / "log") as run:
-        for language, code, expected in steps(TUTORIAL):
+        for language, code, expected in possible:
             if language == "python":
                 out = io.StringIO()
                 with contextlib.redirect_stdout(out):
@@ -156,3 +160,5 @@ def test_the_tutorial(tmp_path: Path) -> None:
                 printed = "".join(run(line) for line in code.splitlines())
             if expected is not None:
                 assert matches(printed, expected), f"{code}\nprinted\n{printed}"
+    if len(possible) < len(every):
+        pytest.skip("all blocks are right, except those with curl, which is missing here")

@@ -6,16 +6,19 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from checkpoint_factory import RECIPES, write
+from checkpoint_factory import QWEN3_MOE, RECIPES, write
 from helpers import assert_same_bits, failure
+from safetensors.torch import load_file, save_file
 from waits import wait_until
 
 from sterna import LLM, _native, loading
@@ -24,6 +27,7 @@ from sterna.checkpoints.packed_directory import packed_bytes
 from sterna.engine import Engine
 from sterna.engine.scheduling.scheduler import Scheduler
 from sterna.errors import DiskError, ModelFormatError, RequestError
+from sterna.graph.guesses import with_guesses
 from sterna.loading import weights_on_disk
 
 EXPERTS = [name for name, recipe in RECIPES.items() if recipe.experts]
@@ -118,6 +122,60 @@ def test_a_token_reads_what_memory_lacks(tmp_path: Path, monkeypatch: pytest.Mon
         lacked <= missed <= lacked + 8 * 4
     )  # of four sizes of parts, eight slots are used in turn
     assert missed < after["parts"]
+
+
+# ---------------------------------------------------------------------- guesses of the next router
+
+
+def in_layers(folder: Path, factor: float) -> loading.Model:
+    """Open a model of experts, of which each layer adds `factor` times as much to the residual
+    stream as the one before it; a cache holds half of its experts."""
+    experts = {"num_experts": 16, "num_experts_per_tok": 2}
+    recipe = replace(QWEN3_MOE, layers=5, config=QWEN3_MOE.config | experts)
+    source = write(folder / "source", recipe)
+    tensors = load_file(source / "model.safetensors")
+    for name in tensors:
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            tensors[name] *= factor ** (1 + int(name.split(".")[2]))
+    save_file(tensors, source / "model.safetensors", {"format": "pt"})
+    loading.save(loading.load(source, format="bf16", cached=False), folder / "packed")
+    least, most = sizes(folder / "packed")
+    return loading.load(folder / "packed", weights_ram=(least + most) // 2)
+
+
+def counted(model: loading.Model) -> dict[str, float]:
+    """Counts of the last of three texts that are decoded token by token."""
+    engine, cache = Engine(model, threads=2), model.weight_cache
+    assert cache is not None
+    for prompt in PROMPTS[1:]:
+        engine.logits([prompt], chunk=1)
+    before = dict(cache.counts)
+    engine.logits(PROMPTS[:1], chunk=1)
+    return {name: value - before[name] for name, value in cache.counts.items()}
+
+
+def test_guesses_where_layers_add_nothing(tmp_path: Path) -> None:
+    """The stream is the same in all layers, so the next router chooses what was guessed."""
+    counts = counted(in_layers(tmp_path, 0))
+    assert counts["guessed_right"] == counts["guessed"] > 0
+
+
+def test_guesses_that_are_wrong(tmp_path: Path) -> None:
+    """Where a layer's output hides the stream, guesses are soon not followed: what is read is what
+    was needed and absent."""
+    model = in_layers(tmp_path, 100)
+    counts = counted(model)
+    assert 0 < counts["guessed_right"] < counts["guessed"] / 2
+    largest = max(op.one_weight.nbytes for op in model.graph.linears if op.kind == "expert_linear")
+    assert counts["bytes"] <= counts["misses"] * largest
+
+
+@pytest.mark.parametrize("name", EXPERTS)
+def test_routers_that_are_guessed(name: str, tmp_path: Path) -> None:
+    """All but the first, in every family."""
+    ops = loading.load(write(tmp_path, RECIPES[name]), cached=False).graph.ops
+    kinds = Counter(op.kind for op in with_guesses(ops))
+    assert kinds["guess"] == kinds["route"] - 1
 
 
 # ------------------------------------------------------------------------------- what goes wrong

@@ -138,15 +138,8 @@ class Engine:
             direct_tokens(integer, self.threads, self.isa, read),
             joint_tokens(integer, self.threads, self.isa, read),
         )
-        self._program = model.graph.compile(
-            self.fast,
-            self.threads if skip_zeros else 0,
-            self._crossings,
-            context,
-            self.activations or ACTIVATIONS[0],
-        )
-        if model.weight_cache is not None:
-            self._program.stream(model.weight_cache)
+        skip_with = self.threads if skip_zeros else 0
+        self._program = self._streaming(model.graph, skip_with, context)
         place_weights(self._program, model.graph, self.threads)
         #: Pages and recurrent states of all sequences.
         self.kv_cache: KVCacheManager = KVCacheManager(
@@ -221,11 +214,17 @@ class Engine:
 
     @cached_property
     def _without_head(self) -> _native.Program:
-        program = self.model.graph.without_head().compile(
-            self.fast, 0, self._crossings, self.context, self.activations or ACTIVATIONS[0]
+        return self._streaming(self.model.graph.without_head(), 0, self.context)
+
+    def _streaming(self, graph: Graph, skip_with: int, context: int) -> _native.Program:
+        """Compile a graph, whose weights on disk are read through the model's cache."""
+        activations, cache = self.activations or ACTIVATIONS[0], self.model.weight_cache
+        on_disk = cache is not None
+        program = graph.compile(
+            self.fast, skip_with, self._crossings, context, activations, guesses=on_disk
         )
-        if self.model.weight_cache is not None:
-            program.stream(self.model.weight_cache)
+        if cache is not None:
+            program.stream(cache)
         return program
 
     def compiled(self, graph: Graph) -> _native.Program:

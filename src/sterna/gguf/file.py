@@ -23,6 +23,7 @@ from sterna.gguf.paths import parts_of
 from sterna.gguf.tensor_types import (
     BLOCK_TYPES,
     FLOAT_TYPES,
+    IK_TYPES,
     PRISM_IDS,
     SCALED_TYPES,
     TILED,
@@ -197,6 +198,12 @@ def _layouts(
     """
     open_ids: dict[int, tuple[Layout, ...]] = {}
     for i, (tensor, span) in enumerate(zip(ordered, spans, strict=True)):
+        if tensor.type_id in IK_TYPES:
+            raise UnsupportedModelError(
+                f"{path}: {tensor.name}: tensor type must be one of llama.cpp's, but "
+                f"{IK_TYPES[tensor.type_id]} is one that ik_llama.cpp alone has; {_OTHER}, such as "
+                "IQ4_XS or IQ2_XXS"
+            )
         if not is_known(tensor.type_id):
             raise _error(path, tensor, "type", "a ggml type's id", tensor.type_id)
         left = open_ids.setdefault(tensor.type_id, candidates(tensor.type_id))

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from sterna import _native
 from sterna.formats import PackedWeight
 from sterna.graph.activations import in_two_planes, rounded_values
+from sterna.graph.guesses import with_guesses
 from sterna.graph.heads import Heads, LatentHeads, Rotary
 from sterna.graph.ops import (
     AttentionOp,
@@ -55,11 +56,14 @@ def compiled(
     crossings: Crossings,
     context: int,
     activations: str,
+    guesses: bool,
 ) -> _native.Program:
     """Compile operations to a native program; the settings are those of `Graph.compile`.
 
     planes_for: for each value that layers read as planes of bf16, a weight of such a layer.
     """
+    if guesses:
+        ops = with_guesses(ops)
     two = in_two_planes(ops, activations)
     ops = _with_skips(ops) if skip_with and not two else ops
     ops = _with_planes(ops, planes_for)

@@ -166,6 +166,7 @@ class Graph:
         crossings: Crossings = UNIT_DECIDES,
         context: int = 0,
         activations: str = "int8",
+        guesses: bool = False,
     ) -> _native.Program:
         """Compile; the last value written is the logits, or that of `without_head`.
 
@@ -177,11 +178,12 @@ class Graph:
         crossings: the numbers of tokens at which kernels change their way.
         context: the most positions of a sequence, on which `Rotary.long` depends.
         activations: one of `ACTIVATIONS`: how integer layers round their inputs.
+        guesses: guess what the next router chooses, for experts that stay on disk.
 
         The graph does not change, so engines of one model may compile it at the same time.
         """
         planes_for = dict(self.layers()) if fast and self.can_be_fast else {}
-        return compiled(self.ops, planes_for, skip_with, crossings, context, activations)
+        return compiled(self.ops, planes_for, skip_with, crossings, context, activations, guesses)
 
     def compile_in_parts(self, fast: bool = False) -> Parts:
         """Compile a graph that begins with `previous_hidden_states`, such that rows may be computed

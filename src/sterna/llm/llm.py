@@ -315,8 +315,9 @@ class LLM:
         model, architecture, isa, threads, format, head, kv_dtype, activations (None where all
         layers are floats), context, n_params, n_active_params (of one token's experts),
         bytes_per_token (weights and scales that a decode step reads), mmap, weight_cache (None
-        unless weights stay on disk: hits and misses of their parts, bytes read, seconds that
-        threads waited since the start; parts in all, and slots, those that memory holds), pooling
+        unless weights stay on disk: hits and misses of their parts, bytes read, parts that were
+        guessed to be needed and absent, those of them that were needed, seconds that threads
+        waited, all since the start; parts in all, and slots, those that memory holds), pooling
         (None unless it is an embedding model), sampling (`defaults`), adapters (base model by
         adapter).
         """

@@ -90,11 +90,15 @@ BYTES: tuple[tuple[str, str, Callable[[LoadedModel, SchedulerLoad], float]], ...
 )
 
 
+_Count = Literal["hits", "misses", "bytes", "guessed", "guessed_right", "waited_s"]
+
 #: Counters of weights that stay on disk: name, description, and field of the cache's counts.
-ON_DISK: tuple[tuple[str, str, Literal["hits", "misses", "bytes", "waited_s"]], ...] = (
+ON_DISK: tuple[tuple[str, str, _Count], ...] = (
     ("weight_cache_hits", "Parts of weights that were in memory when needed.", "hits"),
     ("weight_cache_misses", "Parts of weights that had to be read from disk.", "misses"),
     ("weight_read_bytes", "Bytes of weights read from disk.", "bytes"),
+    ("weight_guesses", "Parts of experts, absent, that the next router may choose.", "guessed"),
+    ("weight_guesses_right", "Those of them that it chose.", "guessed_right"),
     ("weight_wait_seconds", "Seconds that threads waited for these reads.", "waited_s"),
 )
 

@@ -18,6 +18,7 @@ from sterna.graph.ops.exact_head import ExactHeadOp
 from sterna.graph.ops.expert_linear import ExpertLinearOp
 from sterna.graph.ops.features import FeaturesOp
 from sterna.graph.ops.gated import GatedOp
+from sterna.graph.ops.guess import GuessOp
 from sterna.graph.ops.hidden_states import HiddenStatesOp
 from sterna.graph.ops.indexer import IndexerOp
 from sterna.graph.ops.keep import KeepOp
@@ -52,6 +53,7 @@ __all__ = [
     "ExpertLinearOp",
     "FeaturesOp",
     "GatedOp",
+    "GuessOp",
     "HiddenStatesOp",
     "IndexerOp",
     "KeepOp",
