@@ -56,9 +56,9 @@ void ggml_qgemm_lut(int bs, int m, int k, int BK, void* A, void* sign, void* LUT
                 const uint8_t* codes = (const uint8_t*)A + row * (three_k / 6);
                 const uint8_t* signs = (const uint8_t*)sign + row * (three_k / 24);
                 for (int i = 0; i < three_k / 3; i++) {
-                    const int value = code_of(codes, i);
-                    const int negative = signs[i / 8] >> i % 8 & 1;
-                    sum += product(negative ? -value : value, tables + (b * three_k / 3 + i) * 32, 3);
+                    int value = code_of(codes, i);
+                    if (signs[i / 8] >> i % 8 & 1) value = -value;
+                    sum += product(value, tables + (b * three_k / 3 + i) * 32, 3);
                 }
                 memcpy(y, &sum, 4);
                 continue;

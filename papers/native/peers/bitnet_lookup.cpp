@@ -5,12 +5,12 @@
 // A matrix is cut into tiles of BM rows. TL2 has the codes of all tiles for the first three_k columns (4 bits for three
 // weights), then their signs (a bit for three weights), then codes for the other columns (4 bits for two weights). TL1 has
 // only codes of two weights. One thread makes the tables of a token's inputs; then each multiplies tiles of its own.
+#include <omp.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-
-#include <omp.h>
 
 #if defined(GGML_BITNET_X86_TL2) && !defined(__AVX2__)
 #error "TL2 needs AVX2"
@@ -33,7 +33,7 @@ struct ggml_tensor {
 namespace {
 
 constexpr int kTable = 32;  // bytes of a table: 16 sums, each in two bytes
-float one = 1;              // the weights' scale
+float one = 1;  // the weights' scale
 
 struct Tiles {
     int count, first, last;  // of all, and a thread's own
@@ -70,9 +70,12 @@ int64_t table_bytes(int n, int K, int BK) {
 void multiply(uint8_t* packed, float* x, float* y, int8_t* tables, int n, int M, int K, int BM,
               int BK, int threads) {
     const Columns columns(K, BK);
-    const size_t codes = size_t(BM) * size_t(columns.three) / 6, signs = codes / 4;  // bytes, of a tile
+    // Bytes of a tile, and of a token's tables.
+    const size_t codes = size_t(BM) * size_t(columns.three) / 6;
+    const size_t signs = codes / 4;
     const size_t pairs = size_t(BM) * size_t(columns.two) / 4;
-    const size_t of_three = size_t(columns.three) / 3 * kTable, of_two = size_t(columns.two) / 2 * kTable;
+    const size_t of_three = size_t(columns.three) / 3 * kTable;
+    const size_t of_two = size_t(columns.two) / 2 * kTable;
     int8_t *three = tables, *two = three + size_t(n) * of_three;
     float* scales = reinterpret_cast<float*>(two + size_t(n) * of_two);
 #pragma omp parallel num_threads(threads)
@@ -80,15 +83,17 @@ void multiply(uint8_t* packed, float* x, float* y, int8_t* tables, int n, int M,
 #pragma omp single
         ggml_preprocessor(n, M, columns.three, columns.two, x, scales, three, two);
         const Tiles tiles(M, BM);
-        uint8_t *sign = packed + size_t(tiles.count) * codes, *rest = sign + size_t(tiles.count) * signs;
+        uint8_t* sign = packed + size_t(tiles.count) * codes;
+        uint8_t* rest = sign + size_t(tiles.count) * signs;
         int token = 0;
         for (const int size : kAtOnce)
             for (; n - token >= size; token += size)
                 for (int i = tiles.first; i < tiles.last; ++i) {
                     float* out = y + size_t(token) * size_t(M) + size_t(i) * size_t(BM);
                     const size_t tile = size_t(i), at = size_t(token);
-                    ggml_qgemm_lut(size, M, K, columns.three, packed + tile * codes, sign + tile * signs,
-                                   three + at * of_three, &one, scales + at, out);
+                    ggml_qgemm_lut(size, M, K, columns.three, packed + tile * codes,
+                                   sign + tile * signs, three + at * of_three, &one, scales + at,
+                                   out);
                     // Also where no column is left, since this one turns sums into floats.
                     ggml_qgemm_lut(size, M, K, columns.two, rest + tile * pairs, nullptr,
                                    two + at * of_two, &one, scales + at, out);
