@@ -56,7 +56,8 @@ THOROUGH: dict[str, Any] = {
     "--peers",
     type=NAMES,
     help="Other runtimes: llama.cpp, ik_llama.cpp, bitnet.cpp (matrix products of the checkout in "
-    "$STERNA_BITNET_CPP), torch, litespark, numpy; the report names those that are missing; "
+    "$STERNA_BITNET_CPP: I2_S, and TL2 on x86 or TL1 on ARM), torch, litespark, numpy; the report "
+    "names those that are missing; "
     "default: llama.cpp,ik_llama.cpp.",
 )
 @click.option(

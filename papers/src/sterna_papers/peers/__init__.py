@@ -49,7 +49,12 @@ PEERS: dict[str, tuple[Entry, ...]] = {
     "numpy": (Entry("numpy", f"{HERE}.numpy_linear", "f32"),),
     "litespark": (Entry("litespark", f"{HERE}.litespark", "ternary"),),
     "bitnet.cpp": tuple(
-        Entry("bitnet.cpp", f"{HERE}.bitnet_cpp", v) for v in ("I2_S", "I2_S rows of 4")
+        Entry("bitnet.cpp", f"{HERE}.{module}", variant)
+        for module, variants in (
+            ("bitnet_cpp", ("I2_S", "I2_S rows of 4")),
+            ("bitnet_lookup", ("TL2", "TL1")),
+        )
+        for variant in variants
     ),
     "ik_llama.cpp": tuple(
         Entry("ik_llama.cpp", f"{HERE}.ik_llama", v) for v in ("IQ2_BN", "IQ2_BN -rtr 1")

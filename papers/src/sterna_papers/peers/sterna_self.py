@@ -16,6 +16,7 @@ from sterna.engine import Engine
 from sterna.engine import Sequence as EngineSequence
 from sterna.formats import PackedWeight
 from sterna.runtime import resolve_isa, resolve_threads
+from sterna_papers import lookup
 from sterna_papers.peers.case import F32, Case, Options, Part, Work, end_to_end
 from sterna_papers.peers.end_to_end import EndToEnd
 from sterna_papers.peers.products import MIN_SECONDS, Products
@@ -126,7 +127,12 @@ def _holds_ternary(f: formats.Format) -> bool:
 
 
 def create(options: Options) -> tuple[str, str, str | None, list[Part]]:
-    """Make the participant. variant: a weight format; without -1, 0 and 1 it has no products."""
+    """Make the participant. variant: a weight format; without -1, 0 and 1 it has no products.
+
+    The formats of lookup tables are added to the process if one of them is named.
+    """
+    if options.variant in {format.name for format in lookup.FORMATS}:
+        lookup.register()
     parts: list[Part] = []
     if end_to_end(options):
         parts.append(SternaModel(options))
