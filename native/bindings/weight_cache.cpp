@@ -122,7 +122,7 @@ void bind_weight_cache(nb::module_& m) {
                 new (self)
                     PyWeightCache(*file, std::move(matrices), nbytes, readers, std::move(keep));
             },
-            "weights"_a, "nbytes"_a, "readers"_a = 4)
+            "weights"_a, "nbytes"_a, "readers"_a = 2)
         .def_prop_ro("counts", [](const PyWeightCache& c) { return counts(c.cache); });
 }
 
