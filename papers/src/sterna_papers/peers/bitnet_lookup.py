@@ -53,9 +53,9 @@ class Tile(NamedTuple):
 class Variant:
     """The CPU and compiler that a variant needs, and the shapes that it has kernels for.
 
-    rows: BM -> bm. Those of setup_env.py come first, and then smaller ones that docs/codegen.md
-    allows. BK: columns that are summed in int16. rest: what the columns that are left after the
-    last block of BK are a multiple of; without it, none may be left.
+    rows: BM -> bm. Those of setup_env.py come first, and then smaller ones that its page about code
+    generation allows. BK: columns that are summed in int16. rest: what the columns that are left
+    after the last block of BK are a multiple of; without it, none may be left.
     """
 
     machines: tuple[str, ...]
