@@ -150,7 +150,7 @@ def best_for_size(
             squares=measured.moments,
             progress=lambda done, total: progress("rounding", done, total),
             formats=made,
-            rounding=kept.rounded,
+            rounding=lambda name: kept.rounded,
         )
         losses = to_gguf(final, _commonest(chosen)) if to_file else to_directory(final, None, None)
     rows = [
