@@ -47,7 +47,7 @@ def progress(now, done, total):
         os.kill(os.getpid(), signal.SIGKILL)
 
 best_for_size(
-    src, dst, Goal(bits=3.0), json.loads(texts), tokens=256, threads=1, progress=progress,
+    src, dst, Goal(bits=3.4), json.loads(texts), tokens=256, threads=1, progress=progress,
     recovery=Distillation(8, length=32, save_every=3),
 )
 """
@@ -116,15 +116,16 @@ def test_powers_of_two_stay() -> None:
 def make(src: Path, dst: Path, steps: int, **options: object) -> Fitted:
     recovery = Distillation(steps, lr=0.02, length=64) if steps else None
     return best_for_size(
-        src, dst, Goal(bits=3.0), TEXTS, tokens=256, threads=1, recovery=recovery, **options
+        src, dst, Goal(bits=3.4), TEXTS, tokens=256, threads=1, recovery=recovery, **options
     )
 
 
-def lost(src: Path, dst: Path) -> float:
-    """Mean KL divergence of another text's next tokens."""
+def lost(src: Path, dst: Path, texts: list[str], count: int) -> float:
+    """Mean KL divergence of the next tokens of the first rows of texts."""
     a, b = Running.of(src, 1), Running.of(dst, 1)
-    (row,) = rows_of(a.model, [OTHER], 128, 1)
-    return float(divergence(a.logits(row), b.logits(row)).mean())
+    rows = rows_of(a.model, texts, 64, count)
+    kl = [divergence(a.logits(row)[:-1], b.logits(row)[:-1]).mean() for row in rows]
+    return float(np.mean(kl))
 
 
 @pytest.mark.parametrize("arch", ["llama", "qwen2"])  # with a tied head, with biases
@@ -138,7 +139,7 @@ def test_less_is_lost_in_as_many_bytes(
     assert found is not None
     assert found.fell
     assert found.after < 0.95 * found.before
-    assert lost(src, trained) < 0.97 * lost(src, plain)
+    assert lost(src, trained, [OTHER], 2) < 0.97 * lost(src, plain, [OTHER], 2)
     # The same formats and levels; scales and norms are others.
     assert [row["format"] for row in before.rows] == [row["format"] for row in after.rows]
     a, b = (loading.load(path, cached=False).weights for path in (plain, trained))
@@ -154,10 +155,7 @@ def test_what_is_reported_holds_for_the_written_model(
     src, out = checkpoint("llama"), tmp_path / "out"
     found = make(src, out, 20).recovered
     assert found is not None
-    a, b = Running.of(src, 1), Running.of(out, 1)
-    held = rows_of(a.model, TEXTS, 64, found.tokens // 63)
-    kl = [divergence(a.logits(row)[:-1], b.logits(row)[:-1]).mean() for row in held]
-    assert float(np.mean(kl)) == pytest.approx(found.after, rel=0.02)
+    assert lost(src, out, TEXTS, found.tokens // 63) == pytest.approx(found.after, rel=0.02)
 
 
 def test_what_does_not_help_is_left_out(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
@@ -166,7 +164,7 @@ def test_what_does_not_help_is_left_out(checkpoint: Callable[[str], Path], tmp_p
     make(src, plain, 0)
     recovery = Distillation(4, lr=3.0, length=64)
     fitted = best_for_size(
-        src, out, Goal(bits=3.0), TEXTS, tokens=256, threads=1, recovery=recovery
+        src, out, Goal(bits=3.4), TEXTS, tokens=256, threads=1, recovery=recovery
     )
     assert fitted.recovered is not None
     assert not fitted.recovered.fell
@@ -188,7 +186,8 @@ def test_files_for_llama_cpp(
     assert fitted.recovered is not None
     assert fitted.recovered.fell
     assert sizes[0] == sizes[1]
-    assert lost(src, tmp_path / "30.gguf") < lost(src, tmp_path / "0.gguf")
+    plain, trained = (lost(src, tmp_path / f"{n}.gguf", TEXTS, 4) for n in (0, 30))
+    assert trained < 0.97 * plain  # of the held-out rows, the first
     assert LLM(out, threads=1, cache=False).generate("a", max_tokens=2)
 
 
@@ -203,7 +202,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(
         best_for_size(
             src,
             dst,
-            Goal(bits=3.0),
+            Goal(bits=3.4),
             TEXTS,
             tokens=256,
             threads=1,
@@ -245,7 +244,7 @@ def test_what_cannot_be_trained_is_refused_first(
         best_for_size(
             src,
             out,
-            Goal(bits=3.0),
+            Goal(bits=3.4),
             ["short " * 20],
             threads=1,
             recovery=Distillation(5, length=64),
