@@ -143,9 +143,8 @@ class _Student:
         kind = fields.pop("model_type", None)
         try:
             with _without_parameters():
-                made = AutoModelForCausalLM.from_config(
-                    AutoConfig.for_model(kind, **fields), dtype=torch.float32
-                )
+                auto: Any = AutoModelForCausalLM  # whose methods have no types
+                made = auto.from_config(AutoConfig.for_model(kind, **fields), dtype=torch.float32)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RequestError(
                 f"recover: must be for a model of transformers, but it has no causal language "
@@ -225,12 +224,12 @@ def _without_parameters() -> Iterator[None]:
     register = nn.Module.register_parameter
 
     def on_meta(module: nn.Module, name: str, param: nn.Parameter | None) -> None:
-        if param is not None:
+        if param is not None and not param.is_meta:  # else it is tied to one that has been here
             kept: Tensor = param.detach().to("meta")
             param = nn.Parameter(kept, requires_grad=False)
         register(module, name, param)
 
-    nn.Module.register_parameter = on_meta  # type: ignore[method-assign]
+    nn.Module.register_parameter = on_meta  # type: ignore[assignment,method-assign]
     try:
         yield
     finally:

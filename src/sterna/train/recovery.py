@@ -104,8 +104,9 @@ def _stored(format: Format, numbers: Tensor) -> Tensor:
 
 def _real(levels: Tensor, scales: Tensor) -> Tensor:
     """Weights [m, K] of levels and of scales [1 or 2, m, groups]."""
-    groups = levels.float().unflatten(1, (scales.shape[2], -1)) * scales[0, :, :, None]
-    return (groups + scales[1, :, :, None] if len(scales) > 1 else groups).flatten(1)
+    groups = levels.float().reshape(len(levels), scales.shape[2], -1) * scales[0, :, :, None]
+    made: Tensor = groups + scales[1, :, :, None] if len(scales) > 1 else groups
+    return made.flatten(1)
 
 
 class _Product(torch.autograd.Function):
@@ -154,7 +155,7 @@ class ScaledLinear(nn.Module):
         function: Any = _Product  # whose `apply` torch gives no types
         rows = x.float().flatten(0, -2)
         y: Tensor = function.apply(rows, self.scaled.scales(), self.scaled.levels)
-        y = y.unflatten(0, x.shape[:-1])
+        y = y.reshape(*x.shape[:-1], -1)
         return y if self.bias is None else y + self.bias
 
 
@@ -170,7 +171,7 @@ class ScaledTable(nn.Module):
         """Look up [...] -> [..., K], float32."""
         flat = tokens.flatten()
         rows = _real(self.scaled.levels[flat], self.scaled.scales()[:, flat])
-        return rows.unflatten(0, tokens.shape)
+        return rows.reshape(*tokens.shape, -1)
 
 
 class _Relative(nn.Module):
@@ -210,7 +211,7 @@ def divergence(teacher: Callable[[list[int]], F32]) -> Loss:
 
     def loss(model: Any, tokens: Tensor, positions: Tensor, labels: Tensor) -> Tensor:
         logits = model(input_ids=tokens, position_ids=positions, use_cache=False).logits
-        total = logits.new_zeros(())
+        total: Tensor = logits.new_zeros(())
         for row, of_row in zip(tokens, logits[:, :-1], strict=True):
             wanted = torch.from_numpy(teacher(row.tolist()))[:-1].log_softmax(-1)
             made = of_row.float().log_softmax(-1)
