@@ -19,6 +19,7 @@ from sterna.errors import RequestError, shown
 
 if TYPE_CHECKING:
     from sterna.convert.best_for_size import Fitted
+    from sterna.convert.recovery import Recovery
 
 __all__ = ["Goal", "nbytes_of_text", "python_texts"]
 
@@ -28,6 +29,7 @@ UNITS_OF_STAGE = {
     "reading": ("tokens", 1.0),
     "measuring": ("steps", 1.0),
     "rounding": ("million weights", 1e6),
+    "recovering": ("steps", 1.0),
 }
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 BINARY = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
@@ -54,6 +56,7 @@ class Goal:
     context: int | None
     runtime: str
     plot: Path | None
+    recover: int | None = None
 
     @classmethod
     def of(
@@ -64,14 +67,18 @@ class Goal:
         context: int | None,
         runtime: str,
         plot: Path | None,
+        recover: int | None = None,
     ) -> Goal | None:
         """Check the options; None if they ask for no size."""
         asked = (bpw is not None) + (size is not None) + fits
         if asked > 1:
             raise click.UsageError("--bpw, --size, --fits: must be one of them")
         if not asked:
-            if context is not None or runtime != "sterna" or plot is not None:
-                raise click.UsageError("--context, --for, --plot: need --bpw, --size or --fits")
+            others = (context, plot, recover)
+            if runtime != "sterna" or any(other is not None for other in others):
+                raise click.UsageError(
+                    "--context, --for, --plot, --recover: need --bpw, --size or --fits"
+                )
             return None
         if context is not None and not fits:
             raise click.UsageError("--context: needs --fits")
@@ -82,7 +89,7 @@ class Goal:
 
             plots.require(plot, (".png", ".svg"))
         nbytes = None if size is None else nbytes_of_text(size)
-        return cls(bpw, nbytes, fits, context, runtime, plot)
+        return cls(bpw, nbytes, fits, context, runtime, plot, recover)
 
     def refuse(self, **others: Any) -> None:
         """Raise UsageError for options that choose formats."""
@@ -109,6 +116,7 @@ class Goal:
         from sterna.runtime import available_bytes
 
         started = time.perf_counter()
+        recovery = None if self.recover is None else _recovery(self.recover)
         free = coarse(available_bytes()) if self.fits else None
         goal = Bytes(self.bpw, self.nbytes, free, self.context)
         texts = python_texts() if calibrate is None else parts_of(calibrate, src).used
@@ -123,6 +131,7 @@ class Goal:
                 force=options["force"],
                 threads=options["threads"],
                 i2s=options["i2s"],
+                recovery=recovery,
                 progress=stages,
             )
         if self.plot is not None:
@@ -132,6 +141,15 @@ class Goal:
             print_json([_summary(src, dst, fitted, seconds)])
         else:
             _tell(dst, fitted, seconds)
+
+
+def _recovery(steps: int) -> Recovery:
+    """Make what trains; RequestError without the packages that it needs."""
+    try:
+        from sterna.integrations.recovering import Distillation
+    except ImportError as error:
+        raise RequestError(f"recover: needs {error.name}: pip install 'sterna[train]'") from None
+    return Distillation(steps)
 
 
 def python_texts() -> list[str]:
@@ -170,7 +188,16 @@ def _summary(src: str, dst: Path, fitted: Fitted, seconds: float) -> dict[str, A
         "seconds": seconds,
         "matrices": fitted.rows,
         "curve": [{"weight_bytes": size, "estimated_kl": kl} for size, kl in fitted.curve],
+        "recovered": _recovered(fitted),
     }
+
+
+def _recovered(fitted: Fitted) -> dict[str, Any] | None:
+    found = fitted.recovered
+    if found is None:
+        return None
+    names = ("steps", "tokens", "before", "after", "fell")
+    return {name: getattr(found, name) for name in names}
 
 
 def _tell(dst: Path, fitted: Fitted, seconds: float) -> None:
@@ -191,6 +218,13 @@ def _tell(dst: Path, fitted: Fitted, seconds: float) -> None:
         f"{seconds:.0f} s; mean KL divergence from before, estimated: {fitted.estimated_kl:.2g}",
         soft_wrap=True,
     )
+    if (found := fitted.recovered) is not None:
+        kept = "" if found.fell else "; it did not fall, so the model stays as it was rounded"
+        console().print(
+            f"recover: {found.steps} steps; KL divergence on {found.tokens:,} held-out tokens of "
+            f"the text: {found.before:.3g} before, {found.after:.3g} after{kept}",
+            soft_wrap=True,
+        )
 
 
 def _draw(fitted: Fitted, path: Path) -> None:

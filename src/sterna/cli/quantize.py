@@ -43,6 +43,13 @@ COLUMNS = {name: name for name in ("tensor", "MxK", "from", "to", *FIGURES)}
     shown="sterna",
 )
 @option(
+    "--recover steps",
+    "After --bpw, --size or --fits: so many steps of training of scales, norms and biases on the "
+    "text, towards the unrounded model's answers. Some hundred are a good number. Needs "
+    "sterna[train].",
+    type=click.IntRange(1, 1_000_000),
+)
+@option(
     "--plot",
     "Draw the KL divergence to expect at other sizes than that of --bpw, --size or --fits.",
     type=WRITABLE_FILE,
@@ -94,6 +101,7 @@ def command(
     context: int | None,
     runtime: str,
     plot: Path | None,
+    steps: int | None,
     **options: Any,
 ) -> None:
     """Round the weights of SRC (as for --model of `sterna generate`) and write them at DST.
@@ -113,7 +121,7 @@ def command(
     from sterna.convert import convert, with_scales
 
     started = time.perf_counter()
-    goal = Goal.of(bpw, size, fits, context, runtime, plot)
+    goal = Goal.of(bpw, size, fits, context, runtime, plot, steps)
     if goal is not None:
         goal.refuse(format=format, scales=scales, codebook=codebook, **options)
         fetch_model(src, offline)

@@ -30,6 +30,7 @@ from sterna.convert.job import Job, Stage
 from sterna.convert.measuring import measure
 from sterna.convert.packed_export import directory_overhead, to_directory
 from sterna.convert.plan import plan
+from sterna.convert.recovery import Recovered, Recovery, check_source, recovered
 from sterna.convert.targets import check_places
 from sterna.convert.unfinished import unfinished
 from sterna.errors import RequestError
@@ -76,7 +77,7 @@ class Fitted:
 
     rows: for each matrix its name, shape, format, bytes, g (`sensitivity`) and the estimated KL.
     nbytes: of all weights; bits: a weight; curve: (bytes of weights, estimated KL) of the best
-    choices at other sizes.
+    choices at other sizes. recovered: what training regained.
     """
 
     rows: list[dict[str, Any]]
@@ -84,6 +85,7 @@ class Fitted:
     n_weights: int
     curve: list[tuple[int, float]]
     losses: list[Loss] = field(default_factory=list)
+    recovered: Recovered | None = None
 
     @property
     def bits(self) -> float:
@@ -107,12 +109,14 @@ def best_for_size(
     force: bool = False,
     threads: int | None = None,
     i2s: str | None = None,
+    recovery: Recovery | None = None,
     progress: Stage = lambda stage, done, total: None,
 ) -> Fitted:
     """Write the best model that meets the goal at `dst`: a packed directory, or a GGUF file.
 
     target: the runtime, "sterna" or "gguf" (llama.cpp). texts, tokens: what the model reads, as for
-    `calibrate`. progress: called with a stage's name, work done and in all. Raises RequestError,
+    `calibrate`. recovery: trains scales and vectors of the rounded model. progress: called with a
+    stage's name, work done and in all. Raises RequestError,
     which names the smallest possible, for a goal that cannot be met, before anything is measured;
     and as `convert`. After an error or a kill, the folder NAME.unfinished next to `dst` stays, by
     which the next call for this source and text, of any goal, gives the same bits in less time.
@@ -128,6 +132,9 @@ def best_for_size(
     overhead = _Once(lambda: gguf_overhead(job) if to_file else directory_overhead(job))
     overhead()  # raises what the target cannot hold
     model, planned = plan(path, threads, i2s)
+    if recovery is not None:
+        check_source(planned, str(src))
+        recovery.check(model, planned, texts)
     units, fixed = units_of(planned), fixed_bytes(planned)
     shape = shape_of_config(model.json)
     budget = goal.weight_bytes(planned.n_weights, overhead, shape)
@@ -150,8 +157,12 @@ def best_for_size(
             squares=measured.moments,
             progress=lambda done, total: progress("rounding", done, total),
             formats=made,
-            rounding=kept.rounded,
+            rounding=lambda name: kept.rounded,
         )
+        found = None
+        if recovery is not None:
+            teacher = measured.moments.running
+            final, found = recovered(final, planned, recovery, teacher, texts, kept, progress)
         losses = to_gguf(final, _commonest(chosen)) if to_file else to_directory(final, None, None)
     rows = [
         {
@@ -168,7 +179,7 @@ def best_for_size(
     ]
     nbytes = fixed + sum(one.nbytes for one in chosen)
     points = [(fixed + size, loss) for size, loss in curve(measured.choices)]
-    return Fitted(rows, nbytes, planned.n_weights, points, losses)
+    return Fitted(rows, nbytes, planned.n_weights, points, losses, found)
 
 
 def _begun(path: Path, texts: Sequence[str], **others: Any) -> dict[str, Any]:

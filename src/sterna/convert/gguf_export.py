@@ -299,14 +299,16 @@ class _Writing:
         """Yield some rows of an item at a time in the file's bytes, uint8 [rows, bytes]."""
         for name, piece in self.planned.read(item):
             if not isinstance(piece, PackedWeight):
-                yield np.ascontiguousarray(piece, "<f4").reshape(1, -1).view(np.uint8)
+                vector = self._job.vectors.get(name, piece)
+                yield np.ascontiguousarray(vector, "<f4").reshape(1, -1).view(np.uint8)
                 continue
             f = self._format(item, name)
             nbytes = piece.M * row_bytes(f.name, piece.K)
             loss = Loss(name, piece.M, piece.K, piece.format.name, _NAMES[f.name], nbytes)
             self.losses.append(loss)
             squares = self._job.squares.get(item.name)
-            made = converted(piece, f, None, loss, self._threads, squares, self._job.rounding)
+            rounding = self._job.rounding(name)
+            made = converted(piece, f, None, loss, self._threads, squares, rounding)
             for levels, scale in made:
                 if f.integer:
                     yield blocks_of(f.name, levels, scale)

@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from sterna.formats import Format, weighted
+from sterna.formats import Format
 from sterna.formats.feedback import Feedback
+from sterna.weights.rounding import RoundingOf, plain
 
 __all__ = ["Job", "Progress", "Squares", "Stage"]
 
@@ -43,8 +44,10 @@ class Job:
     formats: Mapping[str, Format] = field(default_factory=dict)
     #: Whether layers get tables of levels of their own, where their format has a table.
     learns: bool = False
-    #: What rounds.
-    rounding: weighted.Rounding = weighted.rounded
+    #: What rounds a matrix, by the name of what `Plan.read` yields.
+    rounding: RoundingOf = plain
+    #: Vectors in place of the model's, by name.
+    vectors: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

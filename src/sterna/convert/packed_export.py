@@ -103,7 +103,7 @@ class _Writing:
     def __init__(self, planned: Plan, format: Format | None, job: Job) -> None:
         self._plan, self._format, self._head = planned, format, job.head
         self._threads, self._squares = resolve_threads(job.threads), job.squares
-        self._formats, self._rounding = job.formats, job.rounding
+        self._formats, self._rounding, self._vectors = job.formats, job.rounding, job.vectors
         self._learns, self._learned = job.learns, dict[tuple[str, str], Format]()
         self.losses: list[Loss] = []
 
@@ -127,7 +127,7 @@ class _Writing:
                 yield name, self._experts(item, name, piece)
                 continue
             if not isinstance(piece, PackedWeight):
-                yield name, piece
+                yield name, self._vectors.get(name, piece)
                 return
             target = self._with_table(item, self._checked_target(item, name, piece.format))
             if rows_left == piece.M and not runs and target == piece.format:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
-from sterna import loading, models
+import numpy as np
+import numpy.typing as npt
+
+from sterna import _native, loading, models
 from sterna.checkpoints.resolve import resolve
 from sterna.convert.plan import assets_of
 from sterna.engine import Engine
 from sterna.engine.activations import resolve_activations
 from sterna.errors import RequestError
 from sterna.formats import Experts, PackedWeight
+from sterna.graph.ops import ExactHeadOp, LinearOp, Op
 from sterna.weights.sources import STACKED, Linear, Stacking, WeightSource
 from sterna.weights.wrapped import WrappedWeights
 
-__all__ = ["Running", "spread", "windows_of"]
+__all__ = ["Running", "rows_of", "spread", "whole_head", "windows_of"]
 
 WINDOW = 512  # tokens read together
 
@@ -45,6 +50,15 @@ class Running:
         model = loading.load(path, cached=False, threads=threads, i2s=i2s, wrap=wrap)
         return cls(model, _engine(model, threads), names)
 
+    def logits(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
+        """Return the logits of each token's successor, float32 [tokens, vocab]."""
+        return self.engine.run_variant(self._program, tokens, len(tokens))
+
+    @cached_property
+    def _program(self) -> _native.Program:
+        graph = self.model.graph
+        return self.engine.compiled(replace(graph, ops=[whole_head(op) for op in graph.ops]))
+
     def windows(self, texts: Sequence[str], tokens: int) -> list[Sequence[int]]:
         """Return `tokens` tokens from all over the texts, in windows of 512."""
         tokenizer = assets_of(self.model).tokenizer()
@@ -71,10 +85,33 @@ def _engine(model: loading.Model, threads: int | None) -> Engine:
     )
 
 
+def whole_head(op: Op) -> Op:
+    """Return an operation that computes all logits exactly, for a head that screens rows."""
+    if not isinstance(op, ExactHeadOp):
+        return op
+    return LinearOp(name=op.name, output=op.output, x=op.x, weight=op.weight, selected=op.selected)
+
+
 def spread(texts: Sequence[str]) -> Iterator[str]:
     """Yield texts from all over the list: every 16th, then every 16th from the next start on."""
     for first in range(16):
         yield from texts[first::16]
+
+
+def rows_of(model: loading.Model, texts: Sequence[str], length: int, count: int) -> list[list[int]]:
+    """Return at most `count` rows of `length` tokens from all over the texts, one after the other.
+
+    A row may have the end of a text and the beginning of the next.
+    """
+    tokenizer, made, left = assets_of(model).tokenizer(), list[list[int]](), list[int]()
+    for text in spread(texts):
+        left += tokenizer.encode(text)
+        while len(left) >= length and len(made) < count:
+            made.append(left[:length])
+            del left[:length]
+        if len(made) == count:
+            break
+    return made
 
 
 def windows_of(texts: Iterator[Sequence[int]], context: int) -> Iterator[Sequence[int]]:

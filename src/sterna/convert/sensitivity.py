@@ -24,11 +24,11 @@ import numpy.typing as npt
 
 from sterna import ops
 from sterna.convert.candidates import Unit
-from sterna.convert.running import Running
+from sterna.convert.running import Running, whole_head
 from sterna.engine.divergence import divergence
 from sterna.formats import Format, PackedWeight, codec, weighted
 from sterna.formats.feedback import Feedback
-from sterna.graph.ops import ExactHeadOp, LinearOp, Op, WeightOp
+from sterna.graph.ops import Op, WeightOp
 
 __all__ = ["PER_KIND", "Probe", "format_errors", "kinds_of", "measured_of", "sampled"]
 
@@ -156,11 +156,10 @@ class Probe:
 
 
 def _with(op: Op, changed: Mapping[PackedWeight, PackedWeight]) -> Op:
+    op = whole_head(op)  # the screen of an exact head is of the old weight
     if not isinstance(op, WeightOp):
         return op
     new = changed.get(op.weight, op.weight)
-    if isinstance(op, ExactHeadOp):  # its screen is of the old weight
-        return LinearOp(name=op.name, output=op.output, x=op.x, weight=new, selected=op.selected)
     return op if new is op.weight else replace(op, weight=new)
 
 

@@ -19,7 +19,10 @@ from sterna.files.writing import replacing_path
 from sterna.train.chats import IGNORED, Rows
 from sterna.train.round_per_step import round_per_step
 
-__all__ = ["TrainingOptions", "train"]
+__all__ = ["Loss", "TrainingOptions", "train"]
+
+#: Of a model, tokens, positions and labels [rows, length]: the sum over labelled tokens, in nats.
+Loss = Callable[[Any, Tensor, Tensor, Tensor], Tensor]
 
 _STATE = "state.pt"
 _LOSSES = "losses.tsv"
@@ -76,14 +79,15 @@ def train(
     save_every: int = 50,
     progress: Callable[[int, float], None] = lambda step, loss: None,
     start: Path | None = None,
+    loss: Loss | None = None,
 ) -> list[float]:
     """Train the parameters of a model of transformers that have gradients; returns all losses.
 
     folder: gets losses.tsv, and the state after every `save_every` steps, from which the same call
     resumes. A resumed run has the bits of an uninterrupted one, on the same machine with as many
     threads. start: the folder of an earlier run of these layers, with other rows or settings, whose
-    parameters and moments this one begins with. Raises RequestError for a folder of another run,
-    NonFiniteError where the loss is not finite.
+    parameters and moments this one begins with. loss: in place of the cross entropy of the labels.
+    Raises RequestError for a folder of another run, NonFiniteError where the loss is not finite.
     """
     torch.manual_seed(settings.seed)
     if settings.checkpointing:
@@ -96,18 +100,20 @@ def train(
     losses = _restored(folder, digest, trained, optimizers)
     if start is not None and not losses:
         _begin(start, trained, optimizers)
-    loss_of = torch.compile(_loss, dynamic=False) if settings.compiled else _loss
+    loss_of = loss or _loss
+    if settings.compiled:
+        loss_of = torch.compile(loss_of, dynamic=False)
     folder.mkdir(parents=True, exist_ok=True)
     for step in range(len(losses), settings.steps):
         for group in (group for one in optimizers for group in one.param_groups):
             group["lr"] = group["highest"] * settings.part(step)
-        loss = _step(model, rows, settings, step, loss_of)
+        value = _step(model, rows, settings, step, loss_of)
         torch.nn.utils.clip_grad_norm_(trained.values(), settings.clip)
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
-        losses.append(loss)
-        progress(step + 1, loss)
+        losses.append(value)
+        progress(step + 1, value)
         if (step + 1) % save_every == 0 or step + 1 == settings.steps:
             _save(folder, digest, trained, optimizers, losses)
     model.eval()
@@ -125,7 +131,7 @@ def _optimizers(
     matrices = [p for p in trained.values() if p.ndim >= 2 and p.shape[-1] != 1]
     vectors = [p for p in trained.values() if p.ndim < 2 or p.shape[-1] == 1]
     tables = [model.get_input_embeddings(), model.get_output_embeddings()]
-    others = [table.weight for table in tables if table is not None]
+    others = [p for table in tables if table is not None for p in table.parameters()]
     orthogonal = [p for p in matrices if settings.muon and all(p is not t for t in others)]
     plain = [p for p in matrices if all(p is not o for o in orthogonal)]
     decay = settings.weight_decay
@@ -142,9 +148,7 @@ def _optimizers(
     return [adam, torch.optim.Muon([group], weight_decay=decay)]
 
 
-def _step(
-    model: Any, rows: Rows, settings: TrainingOptions, step: int, loss_of: Callable[..., Tensor]
-) -> float:
+def _step(model: Any, rows: Rows, settings: TrainingOptions, step: int, loss_of: Loss) -> float:
     """Compute the gradients of the rows of a step, and return their loss."""
     picked = _rows_of_step(len(rows.tokens), settings, step)
     scored = max(1, int((rows.labels[picked][:, 1:] != IGNORED).sum()))

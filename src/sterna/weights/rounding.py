@@ -7,7 +7,7 @@ in pieces of bounded size.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,11 +21,28 @@ from sterna.formats.feedback import Feedback
 from sterna.weights.loss import Loss
 from sterna.weights.packing import has_levels, layer_scale
 
-__all__ = ["CHUNK_WEIGHTS", "Rows", "has_levels_of", "keeps", "repacked", "row_chunks"]
+__all__ = [
+    "CHUNK_WEIGHTS",
+    "RoundingOf",
+    "Rows",
+    "converted",
+    "has_levels_of",
+    "keeps",
+    "plain",
+    "repacked",
+    "row_chunks",
+]
 
 F32 = npt.NDArray[np.float32]
 TERNARY = (-1, 1)
 CHUNK_WEIGHTS = 1 << 21  # float32: 8 MiB, of which a rounding has half a dozen at once
+#: What rounds the weights of a name; it gets their rows in order.
+RoundingOf = Callable[[str], weighted.Rounding]
+
+
+def plain(name: str) -> weighted.Rounding:
+    """Round each weight by itself, by `weighted.rounded`."""
+    return weighted.rounded
 
 
 def row_chunks(weight: PackedWeight, whole: bool = False) -> Iterator[PackedWeight]:
@@ -121,7 +138,7 @@ class Rows:
 
     M: most rows. scale: as in `weighted.rounded`. measures: whether `losses` are computed. squares:
     mean squares of the layer's input (`formats.weighted`), float32 [K], or more. rounding: what
-    rounds.
+    rounds, by the name of the rows.
     """
 
     format: Format
@@ -131,7 +148,7 @@ class Rows:
     threads: int
     measures: bool = True
     squares: F32 | Feedback | None = None
-    rounding: weighted.Rounding = weighted.rounded
+    rounding: RoundingOf = plain
     losses: list[Loss] = field(default_factory=list)
     _codes: npt.NDArray[np.uint8] = field(init=False)
     _scales: list[tuple[int, npt.NDArray[Any]]] = field(default_factory=list)  # (rows, scales)
@@ -155,7 +172,7 @@ class Rows:
             return loss
         told = loss if self.measures else None
         made = converted(
-            weight, self.format, self.scale, told, self.threads, self.squares, self.rounding
+            weight, self.format, self.scale, told, self.threads, self.squares, self.rounding(name)
         )
         for levels, scale in made:
             self._take(levels, scale)
