@@ -61,7 +61,8 @@ class WeightCache {
     struct Counts {
         int64_t hits = 0, misses = 0;  // parts that were here, or were not, when they were needed
         int64_t bytes = 0;  // read
-        int64_t guessed = 0, guessed_right = 0;  // absent parts that were guessed; those needed then
+        int64_t guessed = 0,
+                guessed_right = 0;  // absent parts that were guessed; those needed then
         int64_t parts = 0, slots = 0;
         double waited_s = 0;  // of workers, for parts that were not there yet
     };
@@ -168,7 +169,8 @@ class WeightCache {
     std::vector<int32_t> all_parts_;  // 0, 1, ...: as many as any matrix has
     std::deque<Key> demand_, ahead_, guess_;
     std::vector<Key> guessed_;  // all parts of the guess that were absent
-    std::vector<double> trust_;  // of each matrix: the share of guessed parts that were needed, lately
+    std::vector<double>
+        trust_;  // of each matrix: the share of guessed parts that were needed, lately
     std::vector<bool> full_;  // arenas without a slot for what is read ahead
     Plan plan_;
     std::exception_ptr failure_;  // of the plan

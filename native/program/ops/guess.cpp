@@ -33,7 +33,8 @@ class GuessOp final : public Op {
     // The thread that guesses for the last token tells the cache.
     void run(Step& step, Turn& turn) override {
         auto* const keys = reinterpret_cast<double*>(work.scratch(turn.worker));
-        auto* const shares = reinterpret_cast<float*>(work.scratch(turn.worker) + choice_.work_bytes());
+        auto* const shares =
+            reinterpret_cast<float*>(work.scratch(turn.worker) + choice_.work_bytes());
         for (int64_t n = turn.begin; n < turn.end; ++n)
             choice_.choose(work.buffer(logits_).row(n), of_tokens_.data() + n * chosen_, shares,
                            keys);

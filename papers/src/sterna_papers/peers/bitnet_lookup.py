@@ -190,7 +190,7 @@ class LookupProducts(PackedProducts):
         self.packed = np.ascontiguousarray(packed, np.uint8).reshape(-1)
         pairs = self.K % self.tile.BK if self.name == "TL2" else self.K
         # Three weights take a sign and 4 bits, two take 4 bits; the converter pads its array.
-        return self.M * (self.K - pairs) * 5 // 24 + self.M * pairs // 4
+        return int(self.M * (self.K - pairs) * 5 // 24 + self.M * pairs // 4)
 
     def input(self, x: npt.NDArray[np.int8]) -> None:
         """Take x as float32, which the tables round to int8 with the scale 1."""
