@@ -10,16 +10,18 @@ import llama_cpp_process
 import pytest
 import texts
 
-from sterna import LLM
+from sterna import LLM, formats
 from sterna.convert import convert
+from sterna.convert.gguf_mixtures import type_in
 from sterna.evaluate.perplexity import perplexity
+from sterna.gguf.file import GgufFile
 
 # Formats of a float checkpoint, and by how much each may raise the perplexity of the four texts:
 # about one and a half times what was measured.
 ROUNDED = {"q8_0": 1.01, "q4_0": 1.4, "iq4_nl": 1.3}
 # Types that are written, and how far llama.cpp's log-probabilities may be from ours: layers of
 # whole numbers round their inputs on both sides, floats on neither.
-APART = {"F16": 0.02, "Q8_0": 0.35, "Q4_0": 0.35}
+APART = {"F16": 0.02, "Q8_0": 0.35, "Q4_0": 0.35, "Q4_K_M": 0.5}
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +52,17 @@ def test_rounded_floats(format: str, floats: Path, tmp_path: Path) -> None:
 def test_a_packed_file_is_the_file(smollm2: Path, tmp_path: Path) -> None:
     convert(smollm2, tmp_path / "m")
     assert measured(tmp_path / "m") == measured(smollm2)
+
+
+def test_a_mixture_has_the_types_of_a_published_one(gemma3: Path) -> None:
+    """Of each matrix of a layer, in the Q4_K_M that llama.cpp's quantiser made."""
+    tensors = GgufFile(gemma3).tensors
+    layers = 1 + max(int(name.split(".")[1]) for name in tensors if name.startswith("blk."))
+    found = {name: t for name, t in tensors.items() if name.startswith("blk.") and len(t.shape) > 1}
+    assert len(found) == 7 * layers
+    for name, tensor in found.items():
+        type = formats.get(type_in("Q4_K_M", name, layers).lower())
+        assert formats.fitting(type, tensor.shape[-1]).name == tensor.dtype.lower(), name
 
 
 # ------------------------------------------------------------------------------ read by llama.cpp

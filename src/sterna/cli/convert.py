@@ -43,7 +43,7 @@ def places(function: Any) -> Any:
 @option(
     "--format format",
     "Weight format of the layers, such as t5, i2 or q8_0, or a GGUF file: gguf:F16, "
-    "gguf:Q8_0, gguf:Q4_K, gguf:TQ2_0; default: the model's own, in a packed directory.",
+    "gguf:Q8_0, gguf:Q4_K_M, gguf:TQ2_0; default: the model's own, in a packed directory.",
 )
 @places
 def command(src: str, dst: Path, offline: bool, as_json: bool, **options: Any) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from sterna import formats, models
 from sterna.checkpoints.resolve import resolve
 from sterna.convert.gguf_export import TYPES, to_gguf
+from sterna.convert.gguf_mixtures import MIXTURES
 from sterna.convert.importance_matrix import (
     CalibrationTexts,
     calibrate,
@@ -49,7 +50,8 @@ def weight_format(format: str | None) -> str | None:
     """Return the weight format of the layers for a format of `convert`, such as `gguf:Q4_0`."""
     if format is None or not format.lower().startswith(GGUF):
         return format
-    return TYPES.get(format[len(GGUF) :].upper(), format)
+    name = format[len(GGUF) :].upper()
+    return TYPES.get(MIXTURES.get(name, name), format)
 
 
 def convert(

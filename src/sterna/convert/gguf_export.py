@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from sterna import formats, loading
 from sterna.checkpoints.directory import GENERATION_CONFIG
+from sterna.convert.gguf_mixtures import MIXTURES, type_in
 from sterna.convert.job import Job
 from sterna.convert.plan import Item, Plan, assets_of, check_assets, plan
 from sterna.convert.quantization_check import warn_if_too_lossy
@@ -97,7 +98,7 @@ def row_bytes(format: str, K: int) -> int:
 
 
 def to_gguf(job: Job, type: str) -> list[Loss]:
-    """Write a GGUF file whose linear layers have a type of TYPES.
+    """Write a GGUF file whose linear layers have a type of TYPES, or those of one of MIXTURES.
 
     The default of `head` is the same type for F32, F16, BF16 and Q8_0. With other types, quantised
     tables stay as they are, or become F16 if GGUF lacks their format. Tables of floats become Q6_K
@@ -106,12 +107,14 @@ def to_gguf(job: Job, type: str) -> list[Loss]:
     UnsupportedModelError (an architecture or a tokenizer that GGUF has no words for).
     """
     gguf = _package()
-    if type not in TYPES:
-        raise RequestError(f"gguf: must be one of {', '.join(TYPES)}, but got {shown(type)}")
+    if type not in TYPES and type not in MIXTURES:
+        names = ", ".join([*TYPES, *MIXTURES])
+        raise RequestError(f"gguf: must be one of {names}, but got {shown(type)}")
     check_places(job.src, job.dst, job.force, file=True)
     writing, writer, factors = _begun(gguf, job, type)
     if not job.formats:
-        warn_if_too_lossy(writing.planned, formats.get(TYPES[type]), job.name)
+        base = TYPES[MIXTURES.get(type, type)]
+        warn_if_too_lossy(writing.planned, formats.get(base), job.name)
     with replacing(job.dst, writing.nbytes()) as file:
         writing.write(gguf, writer, file, factors)
     return writing.losses
@@ -189,7 +192,8 @@ class _Writing:
     def __init__(
         self, planned: Plan, architecture: str, model: loading.Model, type: str, job: Job
     ) -> None:
-        self.planned, self._model, self._type, self._job = planned, model, type, job
+        self.planned, self._model, self._job = planned, model, job
+        self._type, self._mixture = MIXTURES.get(type, type), type
         self._threads = resolve_threads(job.threads)
         self.architecture, self.losses = architecture, list[Loss]()
         self._head = TYPES[type] if job.head is None and type in _FOR_TABLES else job.head
@@ -228,9 +232,15 @@ class _Writing:
         own = self._job.formats.get(part) or self._job.formats.get(item.name)
         if own is not None:
             return own
-        name = self._table_format(item) if item.kind == "table" else TYPES[self._type]
+        name = self._table_format(item) if item.kind == "table" else self._layer_format(part)
         f = formats.fitting(formats.get(name), item.K)
         return formats.get("f16") if item.K % f.scales.block else f
+
+    def _layer_format(self, part: str) -> str:
+        if self._mixture not in MIXTURES:
+            return TYPES[self._type]
+        tensor = gguf_name(self.architecture, f"{part}.weight")
+        return TYPES[type_in(self._mixture, tensor, self._model.config.n_layers)]
 
     def _table_format(self, item: Item) -> str:
         if self._head is not None and self._head != "exact":
