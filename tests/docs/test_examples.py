@@ -148,7 +148,7 @@ def test_the_tutorial(tmp_path: Path) -> None:
     names: dict[str, Any] = {}
     every = list(steps(TUTORIAL))
     no_curl = shutil.which("curl") is None
-    possible = [step for step in every if not (no_curl and step[1].startswith("curl "))]
+    possible = [step for step in every if not (no_curl and "curl -s" in step[1])]
     with shell(tmp_path, tmp_path / "log") as run:
         for language, code, expected in possible:
             if language == "python":

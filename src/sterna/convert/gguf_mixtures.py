@@ -31,7 +31,7 @@ def type_in(mixture: str, tensor: str, layers: int) -> str:
     # The first and the last eighth, and every third layer between them.
     eighth = layers // 8
     important = layer < eighth or layer >= 7 * layers // 8 or (layer - eighth) % 3 == 2
-    more = {
+    more: dict[str, dict[str, str | bool]] = {
         "Q5_K_M": {"attn_v": important and "Q6_K", "ffn_down": important and "Q6_K"},
         "Q4_K_M": {"attn_v": important and "Q6_K", "ffn_down": important and "Q6_K"},
         "Q4_K_S": {"attn_v": layer < 4 and "Q5_K", "ffn_down": layer < eighth and "Q5_K"},
@@ -41,8 +41,8 @@ def type_in(mixture: str, tensor: str, layers: int) -> str:
             "ffn_down": "Q5_K" if layer < layers // 16 else "Q4_K",
             "attn_output": "Q4_K",
         },
-    }.get(mixture, {})
+    }
     of_qkv = {"Q3_K_M": "Q4_K", "Q3_K_L": "Q4_K", "Q4_K_M": "Q5_K", "Q5_K_M": "Q6_K"}
     if part == "attn_qkv":
         return of_qkv.get(mixture, base)
-    return more.get(part) or base
+    return str(more.get(mixture, {}).get(part) or base)
