@@ -37,7 +37,9 @@ MOST_HALF = 65504.0
 class ScaledWeight(nn.Module):
     """Frozen levels [M, K] with trained scales: the weights of a layer, a table or a head."""
 
+    format: Format
     levels: Tensor
+    change: nn.Parameter
 
     def __init__(self, piece: Piece) -> None:
         """Start from a piece as it was rounded; `change` has no gradient where nothing trains."""
@@ -145,6 +147,9 @@ def _chunks(levels: Tensor) -> list[slice]:
 class ScaledLinear(nn.Module):
     """y [..., M] = x [..., K] Ŵ^T + bias."""
 
+    scaled: ScaledWeight
+    bias: nn.Parameter | None
+
     def __init__(self, weight: ScaledWeight, bias: nn.Parameter | None) -> None:
         """Take a weight, which a table may share."""
         super().__init__()
@@ -161,6 +166,8 @@ class ScaledLinear(nn.Module):
 
 class ScaledTable(nn.Module):
     """The rows of tokens."""
+
+    scaled: ScaledWeight
 
     def __init__(self, weight: ScaledWeight) -> None:
         """Take a weight, which a head may share."""
