@@ -1,8 +1,8 @@
 """Guesses of the experts that the next layer will choose, so that they are read from disk early.
 
-What a layer adds to the residual stream is small beside the stream. So the next layer's norm and
-router often choose the same experts from the stream before this layer's experts as they will from
-the one after the next attention (Eliseev and Mazur 2023, arXiv 2312.17238).
+A layer changes the residual stream only a little. So the next layer's norm and router, applied to
+the stream that this layer's router reads, name many of the experts that they will choose later
+(Eliseev and Mazur 2023, arXiv 2312.17238).
 """
 
 from __future__ import annotations

@@ -221,7 +221,7 @@ def _unlike(name: str, rule: str) -> RequestError:
 @contextlib.contextmanager
 def _without_parameters() -> Iterator[None]:
     """Let modules have parameters without memory; their buffers are as always."""
-    register = nn.Module.register_parameter
+    register = nn.Module.register_parameter  # a method is replaced for a while, which types forbid
 
     def on_meta(module: nn.Module, name: str, param: nn.Parameter | None) -> None:
         if param is not None and not param.is_meta:  # else it is tied to one that has been here

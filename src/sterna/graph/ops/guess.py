@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
-from sterna.graph.heads import F32, SOFTMAX, Scoring
-from sterna.graph.ops.base import LATER, Op, Value
+from sterna.graph.ops.route import RouteOp
 
 __all__ = ["GuessOp"]
 
 
 @dataclass(eq=False, kw_only=True)
-class GuessOp(Op):
-    """Chooses experts as the next `RouteOp` would by logits x, and tells the cache of weights on
-    disk; its output is x itself. The fields are those of that operation."""
+class GuessOp(RouteOp):
+    """Chooses experts as the next `RouteOp` will, but by other logits, and tells the cache of
+    weights on disk which they are. Its output is x itself."""
 
     kind: ClassVar[str] = "guess"
-    x: Value
-    experts: int
-    chosen: int
-    of_all: bool = False
-    factors: F32 | None = None
-    scoring: Scoring = field(default=SOFTMAX, metadata=LATER)
