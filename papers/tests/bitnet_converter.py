@@ -4,7 +4,7 @@ For test_bitnet_lookup.py. Like the converter it imports what is not there.
 """
 
 import numpy as np
-import packages_of_the_converter  # type: ignore[import-not-found]  # the test puts none there
+import packages_of_the_converter  # type: ignore[import-not-found]  # absent, as it is from the peer
 
 __all__ = ["packages_of_the_converter", "preprocess_weights_tl2"]
 
