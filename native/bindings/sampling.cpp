@@ -9,6 +9,7 @@
 #include "runtime/fpenv.h"
 #include "runtime/gate.h"
 #include "scalar_math.h"
+#include "units/dispatch.h"
 
 namespace sterna::border {
 
@@ -142,7 +143,8 @@ void bind_sampling(nb::module_& m) {
             std::vector<ScoreChange> changes;
             collect_changes(*draw.params, draw.history, draw.answer_begin, vocab, scores, changes);
             SampleMemory memory;
-            return sample({copy.data(), vocab, draw.allowed, changes, draw.mu}, *draw.params,
+            return sample(*runnable_tables().back(),
+                          {copy.data(), vocab, draw.allowed, changes, draw.mu}, *draw.params,
                           position, memory);
         },
         "logits"_a, "draw"_a, "position"_a);
@@ -158,7 +160,8 @@ void bind_sampling(nb::module_& m) {
             Pool& p = pool(threads);
             nb::gil_scoped_release release;
             parallel(p, static_cast<int64_t>(tokens.shape(0)), 1, [&](int64_t i, int64_t) {
-                out.data()[i] = log_softmax_at(logits.data() + i * vocab, vocab, tokens.data()[i]);
+                out.data()[i] = log_softmax_at(*runnable_tables().back(), logits.data() + i * vocab,
+                                               vocab, tokens.data()[i]);
             });
             return out;
         },

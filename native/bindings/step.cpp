@@ -270,7 +270,7 @@ StepResult run_step(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
         return logits + static_cast<int64_t>(n) * p.program.logits_ld();
     };
     for (size_t i = 0; i < drawn.size(); ++i) batch.draws[i].logits = row_of(batch.drawn_rows[i]);
-    p.draws.run(batch.draws, static_cast<int>(p.program.needs().vocab), workers, drawn);
+    p.draws.run(batch.draws, static_cast<int>(p.program.needs().vocab), kernels, workers, drawn);
     for (size_t i = 0; i < batch.kept_rows.size(); ++i)
         std::copy_n(row_of(batch.kept_rows[i]), columns, out.data() + i * columns);
     for (size_t r = 0; r < rescored.size(); ++r)

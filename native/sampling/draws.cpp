@@ -40,7 +40,8 @@ DecidingLogits Draws::deciding(size_t i, const Draw& draw, int64_t vocab) const 
     return deciding;
 }
 
-void Draws::run(std::span<Draw> draws, int vocab, Pool& pool, std::span<SampleResult> results) {
+void Draws::run(std::span<Draw> draws, int vocab, const UnitKernels& unit, Pool& pool,
+                std::span<SampleResult> results) {
     // Mirostat's draw needs the state that the draw before it leaves.
     const auto waits = [&](size_t i) {
         return i > 0 && draws[i].params->chain.mirostat > 0 && follows(draws[i], draws[i - 1]);
@@ -50,7 +51,7 @@ void Draws::run(std::span<Draw> draws, int vocab, Pool& pool, std::span<SampleRe
         do {
             if (waits(i)) draws[i].mu = results[i - 1].mu;
             const Draw& d = draws[i];
-            results[i] = sample({d.logits, vocab, d.allowed, changes_[i], d.mu}, *d.params,
+            results[i] = sample(unit, {d.logits, vocab, d.allowed, changes_[i], d.mu}, *d.params,
                                 d.history.size(), memory);
         } while (++i < draws.size() && waits(i));
     };

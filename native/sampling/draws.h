@@ -31,7 +31,8 @@ class Draws {
     DecidingLogits deciding(size_t i, const Draw& draw, int64_t vocab) const;
     // Draws draws[i] to results[i]; changes the logits. Allocates only for log-probabilities, or if
     // more memory is needed than ever before.
-    void run(std::span<Draw> draws, int vocab, Pool& pool, std::span<SampleResult> results);
+    void run(std::span<Draw> draws, int vocab, const UnitKernels& unit, Pool& pool,
+             std::span<SampleResult> results);
 
   private:
     std::vector<std::vector<ScoreChange>> changes_;  // of each draw

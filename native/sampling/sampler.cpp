@@ -64,28 +64,24 @@ Best find_best(const float* logits, int vocab) {
     return best;
 }
 
-// Returns a token's weight in the softmax at this temperature; exactly 1 for the best token.
-double weight_of(float logit, float max, double temperature) {
-    return math::exp_d((static_cast<double>(logit) - max) / temperature);
-}
-
 // Scores under one temperature.
 struct Weights {
+    const UnitKernels& unit;
     const float* logits;
     int vocab;
     float max;
     double temperature;
 
-    double weight(int32_t token) const { return weight_of(logits[token], max, temperature); }
+    // A token's weight in the softmax; exactly 1 for the best token.
+    double weight(int32_t token) const {
+        return math::exp_d((static_cast<double>(logits[token]) - max) / temperature);
+    }
 
-    // The weights of kBlock tokens from `begin` on: in blocks, exponentials vectorise. Those below `least` are 0.
+    // The weights of kBlock tokens from `begin` on. Those below `least` are 0.
     static constexpr int kBlock = 256;
     int block(int begin, double least, double (&weight)[kBlock]) const {
         const int size = std::min(kBlock, vocab - begin);
-        for (int i = 0; i < size; ++i) {
-            const double w = weight_of(logits[begin + i], max, temperature);
-            weight[i] = w >= least ? w : 0.0;
-        }
+        unit.softmax_weights({logits + begin, size, max, temperature, least, weight});
         return size;
     }
     // Sums all weights in ascending order of ids, and calls at_block with the sum before each block.
@@ -108,8 +104,8 @@ struct Weights {
 };
 
 // The constant that, with the maximum, turns a logit into a log-probability.
-double log_sum_exp(const float* logits, int vocab, float max) {
-    return math::log_d(Weights{logits, vocab, max, 1.0}.sum());
+double log_sum_exp(const UnitKernels& unit, const float* logits, int vocab, float max) {
+    return math::log_d(Weights{unit, logits, vocab, max, 1.0}.sum());
 }
 
 float log_probability(float logit, float max, double log_sum) {
@@ -337,8 +333,9 @@ float raw_logit(const Scores& scores, int32_t token, const SampleMemory& memory)
 }
 
 // mu: mirostat's state, which is changed.
-int32_t draw_token(const Scores& scores, const Best& best, const SampleParams& params,
-                   uint64_t position, double& mu, SampleMemory& memory) {
+int32_t draw_token(const UnitKernels& unit, const Scores& scores, const Best& best,
+                   const SampleParams& params, uint64_t position, double& mu,
+                   SampleMemory& memory) {
     if (!(params.temperature > 0.0f) || best.token < 0) return best.token;
     if (params.chain.on())
         return draw_by_chain(scores.logits, scores.vocab, params, position, mu, memory.chain);
@@ -346,7 +343,7 @@ int32_t draw_token(const Scores& scores, const Best& best, const SampleParams& p
     // the same weight anyway.
     const double temperature = std::min(params.temperature, kMaxFinite);
     const double uniform = philox_uniform(params.seed, params.sequence, position);
-    const Weights weights{scores.logits, scores.vocab, best.logit, temperature};
+    const Weights weights{unit, scores.logits, scores.vocab, best.logit, temperature};
     if (!uses_top_k(params, scores.vocab) && !uses_top_p(params))
         return draw_from_all(weights, least_weight(params), uniform, memory);
     keep_candidates(weights, params, memory);
@@ -355,7 +352,7 @@ int32_t draw_token(const Scores& scores, const Best& best, const SampleParams& p
 
 // Not inlined: the compiler may move arithmetic across a change of the control state, but not across
 // a call.
-__attribute__((noinline)) SampleResult sample_in_env(const Scores& scores,
+__attribute__((noinline)) SampleResult sample_in_env(const UnitKernels& unit, const Scores& scores,
                                                      const SampleParams& params, uint64_t position,
                                                      SampleMemory& memory) {
     float* logits = scores.logits;
@@ -369,7 +366,7 @@ __attribute__((noinline)) SampleResult sample_in_env(const Scores& scores,
         const Best best = find_best(logits, vocab);
         if (!best.finite) return result;
         most = best.logit;
-        log_sum = log_sum_exp(logits, vocab, most);
+        log_sum = log_sum_exp(unit, logits, vocab, most);
         best_tokens(logits, vocab, params.n_logprobs, memory);
         for (const int32_t token : memory.ranked)
             result.top.emplace_back(token, log_probability(logits[token], most, log_sum));
@@ -382,7 +379,7 @@ __attribute__((noinline)) SampleResult sample_in_env(const Scores& scores,
     const Best first = scores.changes.empty() ? best : find_best(logits, vocab);
     if (params.chain.mirostat > 0)
         result.mu = scores.mu == scores.mu ? scores.mu : 2.0 * params.chain.mirostat_tau;
-    result.token = draw_token(scores, first, params, position, result.mu, memory);
+    result.token = draw_token(unit, scores, first, params, position, result.mu, memory);
     // Changes that drive every score to -inf leave nothing to rank: fall back to the raw logits.
     if (result.token < 0) result.token = best.token;
     if (reports)
@@ -390,10 +387,11 @@ __attribute__((noinline)) SampleResult sample_in_env(const Scores& scores,
     return result;
 }
 
-__attribute__((noinline)) float log_softmax_in_env(const float* logits, int vocab, int32_t token) {
+__attribute__((noinline)) float log_softmax_in_env(const UnitKernels& unit, const float* logits,
+                                                   int vocab, int32_t token) {
     const Best best = find_best(logits, vocab);
     if (!best.finite || token < 0 || token >= vocab) return math::kNanF;
-    return log_probability(logits[token], best.logit, log_sum_exp(logits, vocab, best.logit));
+    return log_probability(logits[token], best.logit, log_sum_exp(unit, logits, vocab, best.logit));
 }
 
 }  // namespace
@@ -416,15 +414,15 @@ void SampleMemory::reserve(const SampleParams& params, size_t changes, int vocab
     }
 }
 
-SampleResult sample(const Scores& scores, const SampleParams& params, uint64_t position,
-                    SampleMemory& memory) {
+SampleResult sample(const UnitKernels& unit, const Scores& scores, const SampleParams& params,
+                    uint64_t position, SampleMemory& memory) {
     const FpEnvScope fp_env;
-    return sample_in_env(scores, params, position, memory);
+    return sample_in_env(unit, scores, params, position, memory);
 }
 
-float log_softmax_at(const float* logits, int vocab, int32_t token) {
+float log_softmax_at(const UnitKernels& unit, const float* logits, int vocab, int32_t token) {
     const FpEnvScope fp_env;
-    return log_softmax_in_env(logits, vocab, token);
+    return log_softmax_in_env(unit, logits, vocab, token);
 }
 
 }  // namespace sterna

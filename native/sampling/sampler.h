@@ -11,6 +11,7 @@
 
 #include "sampling/chain.h"
 #include "sampling/scores.h"
+#include "units/kernel_table.h"
 
 namespace sterna {
 
@@ -56,12 +57,12 @@ struct Scores {
 // mirostat, chain.h's steps take the place of those after the changes; temperature 0 stays greedy.
 //
 // Log-probabilities are of the raw logits: all tokens, no changes, temperature 1. NaN parameters
-// count as off.
-SampleResult sample(const Scores& scores, const SampleParams& params, uint64_t position,
-                    SampleMemory& memory);
+// count as off. The unit changes no bit.
+SampleResult sample(const UnitKernels& unit, const Scores& scores, const SampleParams& params,
+                    uint64_t position, SampleMemory& memory);
 
 // Returns log softmax(logits)[token], with the bits of SampleResult::logprob. NaN for a token outside
 // [0, vocab) or logits that are not finite.
-float log_softmax_at(const float* logits, int vocab, int32_t token);
+float log_softmax_at(const UnitKernels& unit, const float* logits, int vocab, int32_t token);
 
 }  // namespace sterna

@@ -116,6 +116,7 @@ struct UnitKernels {
     bool (*rg_lru)(const LruArgs&);
     bool (*gated)(const GatedArgs&);
     void (*low_rank)(const LowRankArgs&);
+    void (*softmax_weights)(const SoftmaxArgs&);
     bool (*kv_store)(const KvStoreArgs&);
     void (*gather_keys)(const KeyGatherArgs&);
     AttentionKernels float_attention, integer_attention;  // by what pages hold: attention()

@@ -11,6 +11,7 @@
 #include "lora.h"
 #include "recurrence.h"
 #include "rowwise.h"
+#include "softmax_weights.h"
 #include "units/kernel_table.h"
 #include "units/peak.h"
 
@@ -44,6 +45,7 @@ constexpr sterna::KernelTable unit_table() {
         t.rg_lru = rg_lru;
         t.gated = gated;
         t.low_rank = low_rank;
+        t.softmax_weights = softmax_weights;
         t.kv_store = kv_store;
         t.gather_keys = gather_keys;
         t.float_attention = attention_kernels<FloatAttention>();

@@ -178,4 +178,13 @@ struct LowRankArgs {
     float scale;
 };
 
+// weights[i] = exp((logits[i] - max) / temperature), or 0 where that is below `least`.
+struct SoftmaxArgs {
+    const float* logits;
+    int64_t count;
+    float max;
+    double temperature, least;
+    double* weights;
+};
+
 }  // namespace sterna

@@ -56,7 +56,7 @@ def serving(folder: Path, *args: str, **variables: str) -> Iterator[ServerProces
     log = folder / "server.log"
     with log.open("w") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "sterna", "serve", *args, "--port", "0", "--threads", THREADS],
+            [sys.executable, "-m", "sterna", "serve", "--port", "0", "--threads", THREADS, *args],
             stderr=out, text=True, env={**os.environ, **variables},
         )  # fmt: skip
     try:
