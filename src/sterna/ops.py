@@ -268,7 +268,7 @@ def is_fast(format: Format, isa: str, deterministic: bool | None) -> bool:
 
     deterministic: True: never; False: if the unit can; None: only for bf16 weights on a matrix
     unit, since planes of f16 and f32 make prompts faster but single tokens slower, and pairs of
-    bf16 on vectors gain too little to give up the bits that all units have.
+    bf16 on vectors gain twice at most, which is not worth the bits that all units have.
     """
     layout = _native.fast_layouts(isa).get(format.layout.name)
     if layout is None:

@@ -24,11 +24,9 @@ void add_products(int32_t* acc, const void* a, const void* b, int lanes) {
 // The operand that may be memory.
 void read_operand(Registers& r, const Instruction& in, void* to) {
     const void* memory = reinterpret_cast<const void*>(in.address + in.step);
-    if (!in.memory) return r.read_vector(in.rm, to, in.vector_bytes);
-    if (!in.broadcast) memcpy(to, memory, in.vector_bytes);
-    else
-        for (int at = 0; at < in.vector_bytes; at += 4)
-            memcpy(static_cast<char*>(to) + at, memory, 4);
+    const int bytes = in.vector_bytes, step = in.broadcast ? 4 : bytes;
+    if (!in.memory) return r.read_vector(in.rm, to, bytes);
+    for (int at = 0; at < bytes; at += step) memcpy(static_cast<char*>(to) + at, memory, step);
 }
 
 bool dot_product(Registers& r, const Instruction& in) {
