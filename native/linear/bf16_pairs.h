@@ -1,13 +1,14 @@
 // The fast arithmetic of bf16 weights on vectors: an instruction adds the two products of a pair of k.
 //
-// To the loops of linear.h and float_panel.h a pair of bf16 numbers is what a float is to them: four bytes of a weight, of
-// which a step has 64 rows, and four of an activation. So they run K / 2 of these, with another dot product. Pairs are
-// added in ascending order, and of each pair first the product of its second k, then that of its first, by a fused
-// multiply-add each (bf16_dot). Activations are rounded to bf16. Sums that wait stay floats, so results are the same for
-// any number of tokens, threads and tiles. Those of float_tiles.h differ: a matrix unit adds in another order.
+// To the loops of linear.h and float_panel.h a pair of bf16 numbers is a float: four bytes of a weight, of which a step has
+// 64 rows, and four of an activation. So they run K / 2 of them with another dot product. Pairs are added in ascending
+// order, and of each pair first the product of its second k, then that of its first, by a fused multiply-add each
+// (bf16_dot). Activations are rounded to bf16. Sums that wait stay floats, so results are the same for any number of
+// tokens, threads and tiles. Those of float_tiles.h differ: a matrix unit adds in another order.
 //
-// Only layouts gain whose steps are such pairs: bf16 itself. An instruction has two products where a fused multiply-add has
+// Only layouts gain whose steps are such pairs: bf16 alone. An instruction has two products where a fused multiply-add has
 // one. A weight of f16 takes five products of planes, and one of f32 six: two and a half and three instructions for one.
+// pot8 has one plane, but its bytes would have to be made pairs first.
 #pragma once
 #include "layouts/layout.h"
 #include "linear/layers.h"
