@@ -115,11 +115,11 @@ void bind_machine(nb::module_& m) {
         [](const std::string& isa) {
             const auto* t = find_table(isa);
             require(t, "isa: must be the name of a runnable unit");
-            nb::dict products;
+            nb::dict layouts;
             for (int i = 0; i < t->n_formats; ++i)
-                if (t->formats[i].fast.linear)
-                    products[t->formats[i].name] = t->formats[i].fast.products;
-            return products;
+                if (const FastKernels& fast = t->formats[i].fast; fast.linear)
+                    layouts[t->formats[i].name] = nb::make_tuple(fast.products, fast.tiles);
+            return layouts;
         },
         "isa"_a);
     m.def(

@@ -246,14 +246,14 @@ class LinearCall {
 
   private:
     bool block(const float* x, int n, float* y) const {
-        const int planes = fast_ ? kernels_.formats[weight_.format].fast.x_planes : 0;
+        const FastKernels& fast = kernels_.formats[weight_.format].fast;
         const int x_block = kernels_.x_block(n);
         // Floats are read and outputs written where they are, unless kernels want them padded.
         const bool copy_x = !integer_ && weight_.K % kPad != 0, copy_y = weight_.M % kRowBlock != 0;
         Activations input(weight_.K), output(weight_.M);
         if (copy_x) input.reserve_floats(n);
         if (integer_) input.reserve_codes(n);
-        input.reserve_planes(n, planes);
+        input.reserve_planes(n, fast_ ? fast.x_planes : 0);
         if (copy_y) output.reserve_floats(n);
         LinearArgs args = linear_args(weight_, input, n, x_block, output);
         if (!copy_x) args.xf = x;  // which is as wide as rows of floats are
@@ -273,7 +273,7 @@ class LinearCall {
                 }
                 if (fast_)
                     kernels_.to_bf16_planes(
-                        input.bf16_planes_args(args.xf + i * args.ldx, i, planes));
+                        input.bf16_planes_args(args.xf + i * args.ldx, i, fast));
             });
         }
         if (!finite) return false;
@@ -358,8 +358,8 @@ std::vector<double> time_linear(const std::vector<const PyWeight*>& weights, int
     nb::gil_scoped_release release;
     Activations x(first.K), y(first.M);
     const bool fast = use_fast(kernels, first, deterministic);
-    const int planes = fast ? kernels.formats[first.format].fast.x_planes : 0;
-    x.reserve(n, planes);
+    const FastKernels& bf16 = kernels.formats[first.format].fast;
+    x.reserve(n, fast ? bf16.x_planes : 0);
     y.reserve(n);
     std::vector<float> row(static_cast<size_t>(first.K));
     for (int i = 0; i < n; ++i) {
@@ -372,7 +372,7 @@ std::vector<double> time_linear(const std::vector<const PyWeight*>& weights, int
         if (kernels.formats[first.format].integer)
             x.quantize_into(r, i, kernels.x_block(n), first.x_group_k());
         kernels.rowwise(r);
-        if (fast) kernels.to_bf16_planes(x.bf16_planes_args(i, planes));
+        if (fast) kernels.to_bf16_planes(x.bf16_planes_args(i, bf16));
     }
     LinearRun layer(kernels, p, first, linear_args(first, x, n, kernels.x_block(n), y), fast);
     HandOut hand_outs[2] = {HandOut(p.size()), HandOut(p.size())};  // in turn

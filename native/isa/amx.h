@@ -1,6 +1,7 @@
-// on: x86_64 | requires: avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,amx_tile,amx_int8,amx_bf16,avx512bf16 | rank: 7 | extends: avx512 by tiles | flags: -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512vbmi -mamx-tile -mamx-int8 -mamx-bf16 -mavx512bf16 -mprefer-vector-width=512
+// on: x86_64 | requires: avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,amx_tile,amx_int8,amx_bf16,avx512bf16 | rank: 8 | extends: avx512 by tiles | flags: -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512vbmi -mamx-tile -mamx-int8 -mamx-bf16 -mavx512bf16 -mprefer-vector-width=512
 // avx512 with the matrix unit of Sapphire Rapids and later: eight tiles of 16 rows of 64 bytes.
 #pragma once
+#include "isa/x86_bf16.inc"
 #include "isa/x86_vnni512.inc"
 
 namespace {
@@ -62,13 +63,6 @@ inline unsigned flush_denormals() {
     return before;
 }
 inline void restore_denormals(unsigned before) { _mm_setcsr(before); }
-
-// 32 floats rounded to bf16, half to even; denormals become 0.
-inline VI round_bf16(VF low, VF high) { return (VI)_mm512_cvtne2ps_pbh(high, low); }
-inline VF widened_bf16(const uint16_t* p) {
-    const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
-}
 
 // Byte i of the result is byte index[i] of the 128 of a and b.
 inline VI b_gather(VI a, VI b, const uint8_t* index) {

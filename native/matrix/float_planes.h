@@ -1,6 +1,7 @@
 // The operands of float_tiles.h: numbers as sums of bf16 planes, in the order of a matrix unit's tiles.
 #pragma once
 #include "layouts/layout.h"
+#include "linear/bf16_planes.h"
 #include "matrix/tiles.h"
 #include "units/kernel_table.h"
 #include "unroll.h"
@@ -8,11 +9,9 @@
 
 namespace {
 
-constexpr int64_t kTileK = 32;
 // k of a block, in steps of kTileK: four row blocks in all planes are 24 KB and stay in L1, as in tiles.h.
 template <class F>
 constexpr int64_t kFloatSteps = 6 / F::kPlanes;
-constexpr int64_t kHalfTile = kTileBytes / 2;  // bf16 of a tile
 
 template <class F>
 constexpr int kXPlanes = F::kPlanes == 1 ? 1 : 3;
@@ -108,26 +107,6 @@ inline WeightTiles weight_tiles(const uint8_t* step, int64_t valid, int64_t step
     const WeightTiles tiles = tiles_of_panel<F>(panel, steps);
     decode_planes<F>(step, 0, steps * kTileK, valid, tiles, panel);
     return tiles;
-}
-
-// x = x0 + x1 + x2, exactly if x is normal: each plane is the remainder, rounded to nearest even. If there are several
-// planes, the first does not round to infinity, so that every finite x has finite planes.
-inline void to_bf16_planes(const sterna::Bf16PlanesArgs& a) {
-    const VF limit = f_bits(i_set1(0x7F7F0000)), minus = f_sub(f_set1(0.0f), limit);
-    for (int64_t k = 0; k < a.width; k += kTileK) {
-        uint16_t* out = a.out + k * 16 * a.planes;
-        VF x[2] = {f_load(a.x + k), f_load(a.x + k + 16)};
-        for (int p = 0; p < a.planes; ++p, out += kHalfTile) {
-            VF plane[2] = {x[0], x[1]};
-            if (p + 1 == a.planes) {
-                i_store(out, round_bf16(x[0], x[1]));
-                continue;
-            }
-            for (int i = 0; i < 2; ++i) plane[i] = f_max(minus, f_min(limit, x[i]));
-            i_store(out, round_bf16(plane[0], plane[1]));
-            for (int i = 0; i < 2; ++i) x[i] = f_sub(x[i], widened_bf16(out + 16 * i));
-        }
-    }
 }
 
 }  // namespace

@@ -358,7 +358,8 @@ int64_t float_tiles_scratch(int64_t, int n) {
 
 template <class F>
 constexpr sterna::FastKernels fast_kernels() {
-    return {linear_float_tiles<F>, float_tiles_scratch<F>, kXPlanes<F>, PlaneProducts<F>{}.count};
+    return {linear_float_tiles<F>, float_tiles_scratch<F>, true, kXPlanes<F>,
+            PlaneProducts<F>{}.count};
 }
 
 }  // namespace

@@ -80,12 +80,13 @@ struct Activations {
 
     const uint16_t* bf16_planes() const { return reinterpret_cast<const uint16_t*>(halves.data()); }
     // Makes bf16 planes of row n, or of what stands in its place; all rows of a step have as many.
-    Bf16PlanesArgs bf16_planes_args(int64_t n, int planes) const {
-        return bf16_planes_args(row(n), n, planes);
+    Bf16PlanesArgs bf16_planes_args(int64_t n, const FastKernels& reader) const {
+        return bf16_planes_args(row(n), n, reader);
     }
-    Bf16PlanesArgs bf16_planes_args(const float* x, int64_t n, int planes) const {
+    Bf16PlanesArgs bf16_planes_args(const float* x, int64_t n, const FastKernels& reader) const {
+        const int planes = reader.x_planes, block = reader.x_block();
         auto* out = reinterpret_cast<uint16_t*>(halves.data());
-        return {x, ld, planes, out + n / 16 * 16 * ld * planes + n % 16 * 32};
+        return {x, ld, planes, block, out + n / block * block * ld * planes + n % block * 32};
     }
 
     // Where row n's int8 codes go, in one plane or two; `group_k` as in RowwiseArgs.

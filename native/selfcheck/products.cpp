@@ -219,7 +219,7 @@ Activations rounded(const KernelTable& unit, const Weight& w, const std::vector<
         r.yf = rows.row(i);
         if (f.integer) rows.quantize_into(r, i, unit.x_block(n), w.x_group_k());
         unit.rowwise(r);
-        if (fast) unit.to_bf16_planes(rows.bf16_planes_args(i, f.fast.x_planes));
+        if (fast) unit.to_bf16_planes(rows.bf16_planes_args(i, f.fast));
     }
     return rows;
 }
@@ -356,8 +356,8 @@ void check_bound(Findings& found, const Weight& w, const Inputs& in, bool fast) 
     // the roundings of sums.
     const double least = 0x1p-126, planes = fast ? f.fast.products : 1;
     const double rounding = fast ? (f.fast.products == 1 ? 0x1p-8 : 4.1 * 0x1p-24) : 0;
-    const double steps =
-        fast ? static_cast<double>((w.K + 31) / 32) * planes + 33 : static_cast<double>(w.K) + 1;
+    const double steps = fast && f.fast.tiles ? static_cast<double>((w.K + 31) / 32) * planes + 33
+                                              : static_cast<double>(w.K) + 1;
     for (int64_t m = 0; m < w.M; ++m) {
         f.row({w.codes, w.tile_bytes, m, w.K, row.data(), w.levels});
         const double scale = w.scale ? w.scale[m] : 1.0;
@@ -478,7 +478,8 @@ void check_products(Findings& found) {
                 if (f.copy_rows && !scales.group_k) check_active(found, m.weight, in, random);
                 if (!f.integer) check_bound(found, m.weight, in, false);
                 if (!f.fast.linear) continue;
-                found.begin("fast " + name + " " + scales.name);
+                // Other bits have another name, which begins alike: no unit must have these.
+                found.begin((f.fast.tiles ? "fast " : "fast pairs ") + name + " " + scales.name);
                 check_calls(found, m.weight, in, false, true);
                 check_bound(found, m.weight, in, true);
             }

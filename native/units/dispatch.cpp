@@ -61,6 +61,8 @@ struct Unit {
         inherit<UnitKernels>(table, other.table);
         for (size_t i = first; i < formats.size(); ++i) {
             static_cast<LayoutFacts&>(formats[i]) = other.formats[i];
+            // Only `linear` heeds joint tokens, so its scratch is of the same unit.
+            if (!formats[i].linear) formats[i].joint_scratch = other.formats[i].joint_scratch;
             inherit<LayoutKernels>(formats[i], other.formats[i]);
         }
     }

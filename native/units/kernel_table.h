@@ -15,22 +15,26 @@ namespace sterna {
 
 constexpr int kMaxPlanes = 3;
 
-// One row of activations as the sum of `planes` bf16 numbers each, the largest first, in tiles of 16
-// rows x 32 k: [16 rows][32 k][plane] tiles of [row][k].
+// One row of activations as the sum of `planes` bf16 numbers each, the largest first, in tiles of x_block
+// rows x 32 k: [x_block rows][32 k][plane] tiles of [row][k].
 struct Bf16PlanesArgs {
     const float* x;  // [width], padded with zeros
     int64_t width;  // a multiple of 64
-    int planes;
-    uint16_t* out;  // row n: at 16 * width * planes * (n / 16) + 32 * (n % 16)
+    int planes, x_block;
+    uint16_t* out;  // row n: at b * width * planes * (n / b) + 32 * (n % b), b the x_block
 };
 
-// Float formats on a unit that multiplies bf16 (float_tiles.h): the bits differ from those of `linear`, so
-// a model uses it for any number of tokens or not at all.
+// Float formats on a unit that multiplies bf16: the bits differ from those of `linear`, so a model uses it for any number
+// of tokens or not at all. Units with tiles have other bits than those with vectors.
 struct FastKernels {
     void (*linear)(const LinearArgs&) = nullptr;  // null: the unit has none
     int64_t (*scratch_bytes)(int64_t K, int n) = nullptr;
+    // Whether sums are a matrix unit's, of 32 k an instruction (float_tiles.h); else of pairs of k (bf16_pairs.h).
+    bool tiles = false;
     int x_planes = 0;  // bf16 planes of an activation (Bf16PlanesArgs)
     int products = 0;  // bf16 products for one of a weight and an activation
+
+    [[gnu::always_inline]] constexpr int x_block() const { return tiles ? 16 : 1; }
 };
 
 // The kernels of a code layout, and nothing else. A null one is replaced by the extended unit's (dispatch.cpp).

@@ -39,7 +39,7 @@ inline int64_t peak_of(int64_t ops, V (&u)[4], const X* x, V zero, Dot dot) {
     return rounds * per_round;
 }
 
-int64_t peak_int8(int64_t ops) {
+inline int64_t peak_int8(int64_t ops) {
     const int8_t bytes[8] = {1, 2, 3, 4, 5, 6, 7, 8};
     const VX x[4] = {x_load(bytes), x_load(bytes + 1), x_load(bytes + 2), x_load(bytes + 3)};
     VI u[4] = {i_set1(0x01020102), i_set1(0x02040204), i_set1(0x04080408), i_set1(0x08100810)};
@@ -48,7 +48,7 @@ int64_t peak_int8(int64_t ops) {
                                    [](VI a, VI b, VX c) { return run_dot(a, b, c); });
 }
 
-int64_t peak_f32(int64_t ops) {
+inline int64_t peak_f32(int64_t ops) {
     const VF x[4] = {f_set1(0.5f), f_set1(0.25f), f_set1(0.125f), f_set1(0.0625f)};
     VF u[4] = {f_set1(1.0f), f_set1(2.0f), f_set1(3.0f), f_set1(4.0f)};
     return peak_of<2 * kLanes>(ops, u, x, f_set1(0.0f),

@@ -198,10 +198,10 @@ def linear(
     tq1_0 and tq2_0), and the sums of groups are added as floats. Float formats add over K in
     ascending order, one fused multiply-add each.
 
-    deterministic=False lets float formats use a unit's bf16 products if it has them (`amx`): the
-    bits then depend on the unit. For bf16 weights x is rounded to bf16, values from about 3.39e38
-    up to infinity; f16 and f32 weights keep about the error of a float32 sum. Values and products
-    below 2^-126 count as 0.
+    deterministic=False lets float formats use a unit's bf16 products if it has them (`amx`; for
+    bf16 weights also `avx512bf16`): the bits then depend on the unit. For bf16 weights x is rounded
+    to bf16, values from about 3.39e38 up to infinity; f16 and f32 weights keep about the error of a
+    float32 sum. Values and products below 2^-126 count as 0.
 
     Raises RequestError for a wrong shape. Integer formats raise NonFiniteError if x has a NaN or an
     infinity, or if a sum or intermediate is beyond float32 (for K-quants with weights of size 1,
@@ -266,8 +266,12 @@ def product(
 def is_fast(format: Format, isa: str, deterministic: bool | None) -> bool:
     """Whether a unit sums a float format by bf16 products; for Sterna itself, unchecked.
 
-    deterministic: True: never; False: if the unit can; None: only for bf16 weights, since planes of
-    f16 and f32 make prompts faster but single tokens slower.
+    deterministic: True: never; False: if the unit can; None: only for bf16 weights on a matrix
+    unit, since planes of f16 and f32 make prompts faster but single tokens slower, and pairs of
+    bf16 on vectors gain twice at most, which is not worth the bits that all units have.
     """
-    products = _native.fast_layouts(isa).get(format.layout.name, 0)
-    return products == 1 if deterministic is None else bool(products) and not deterministic
+    layout = _native.fast_layouts(isa).get(format.layout.name)
+    if layout is None:
+        return False
+    products, tiles = layout
+    return products == 1 and tiles if deterministic is None else not deterministic

@@ -106,16 +106,20 @@ def test_floats_are_held_against_their_own_peak(fake: FakeMachine) -> None:
 
 
 def test_fast_floats_are_held_against_bf16(fake: FakeMachine) -> None:
-    """A product of f32 is six of bf16 there, one of f16 five; other units multiply f32."""
+    """A product of f32 is six of bf16 on a matrix unit, one of f16 five; vectors multiply pairs of
+    bf16 alone, and not by default; other units multiply f32."""
     for isa in _native.isas():
         rows = linear.run(
             ["64x64"], format_names=["f32", "f16", "bf16"], isas=[isa], deterministic=False, **SMALL
         )
-        fast = bool(_native.fast_layouts(isa))
-        assert [row["kind"] for row in rows] == ["bf16" if fast else "f32"] * 3
-        assert [row["peak_gops"] for row in rows] == ([100, 120, 600] if fast else [250] * 3)
+        fast = _native.fast_layouts(isa)
+        kinds = ["bf16" if name in fast else "f32" for name in ("f32", "f16", "bf16")]
+        assert [row["kind"] for row in rows] == kinds
+        peaks = zip(kinds, (100, 120, 600), strict=True)
+        assert [row["peak_gops"] for row in rows] == [p if k == "bf16" else 250 for k, p in peaks]
         rows = linear.run(["64x64"], format_names=["f32", "f16", "bf16"], isas=[isa], **SMALL)
-        assert [row["kind"] for row in rows] == ["f32", "f32", "bf16" if fast else "f32"]
+        tiles = "bf16" in fast and fast["bf16"][1]
+        assert [row["kind"] for row in rows] == ["f32", "f32", "bf16" if tiles else "f32"]
 
 
 def test_threads_run_where_they_are_asked_to(fake: FakeMachine) -> None:
@@ -234,7 +238,7 @@ def test_roofline_runs_what_models_run(
     fake: FakeMachine, monkeypatch: pytest.MonkeyPatch, given: bool | None, fast: bool
 ) -> None:
     """bf16 products where a unit has them, and their peak, unless sums in order are asked for."""
-    monkeypatch.setattr(_native, "fast_layouts", lambda isa: {"bf16": 1})
+    monkeypatch.setattr(_native, "fast_layouts", lambda isa: {"bf16": (1, True)})
     fake.seconds = [1e-6]
     rows = roofline.run(
         ["bf16"], threads=[1], shape="64x64", repeat=1, working_set_mb=1, deterministic=given

@@ -1,12 +1,12 @@
-// Instructions that this CPU lacks, emulated, so that the kernel units amx, avxvnni and avxvnniint8 can be tested
-// anywhere with their own machine code:
+// Instructions that this CPU lacks, emulated, so that the kernel units amx, avx512bf16, avxvnni and avxvnniint8 can be
+// tested anywhere with their own machine code:
 //
 //   c++ -std=c++20 -O3 -march=native -shared -fPIC tests/emulator/emulator.cpp -o emulator.so
 //   LD_PRELOAD=$PWD/emulator.so STERNA_ISA=amx pytest tests/native/test_ops.py
 //
 // It emulates what those units hold beyond AVX2, or AVX-512 with VNNI and VBMI, which the CPU must have:
-// AMX-TILE, AMX-INT8, AMX-BF16, VCVTNE2PS2BF16 of AVX512-BF16, VPDPBUSD and VPDPWSSD of AVX-VNNI, and VPDPBSSD
-// of AVX-VNNI-INT8.
+// AMX-TILE, AMX-INT8, AMX-BF16, VCVTNE2PS2BF16 and VDPBF16PS of AVX512-BF16, VPDPBUSD and VPDPWSSD of AVX-VNNI,
+// and VPDPBSSD of AVX-VNNI-INT8.
 // An instruction that the CPU does not know raises SIGILL; the handler carries it out on the registers
 // that the signal saved, and those right after it that it knows, in a few microseconds: timings mean
 // nothing. The core asks sterna_emulator_cpuid what it lists; tile registers that the kernel does not have are
@@ -46,7 +46,10 @@ extern "C" void sterna_emulator_cpuid(uint32_t leaf, uint32_t subleaf, uint32_t*
 namespace {
 
 bool execute(Registers& r, const Instruction& in) {
-    if (in.evex) return in.opcode == 0x72 && in.prefix == kF2 && convert_two(r, in);
+    if (in.evex) {
+        if (in.opcode == 0x52) return in.prefix == kF3 && dot_pairs(r, in);
+        return in.opcode == 0x72 && in.prefix == kF2 && convert_two(r, in);
+    }
     switch (in.opcode) {
         case 0x50:
             return (in.prefix == k66 || in.prefix == kF2) && dot_product(r, in);

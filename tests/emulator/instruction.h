@@ -16,6 +16,7 @@ struct Instruction {
     uint8_t opcode = 0;  // of the map 0F 38
     int reg = 0, rm = 0, vvvv = 0;  // register numbers
     bool memory = false;  // rm is memory:
+    bool broadcast = false;  // of which each lane takes the same four bytes
     int64_t address = 0;  // base + displacement
     int64_t step = 0;  // index * scale: a tile's stride, else part of the address
     bool has_sib = false;
@@ -32,9 +33,10 @@ bool decode(const Registers& r, Instruction* out) {
         in.vector_bytes = p[2] & 4 ? 32 : 16;
         size = 3;
     } else if (p[0] == 0x62 && (p[1] & 15) == 2 && !(p[2] & 0x80)) {
-        const bool masked = p[3] & 0x97;  // zeroing, broadcast or rounding, a mask
+        const bool masked = p[3] & 0x87;  // zeroing, a mask
         if (masked || (p[3] & 0x60) != 0x40 || !(p[2] & 4)) return false;  // 512 bits only
         in.evex = true;
+        in.broadcast = p[3] & 0x10;  // of registers it would say how to round
         in.prefix = static_cast<Prefix>(p[2] & 3);
         in.vvvv = (~p[2] >> 3 & 15) | (~p[3] & 8) << 1;
         in.vector_bytes = 64;
@@ -55,6 +57,7 @@ bool decode(const Registers& r, Instruction* out) {
         if (mod == 3) in.rm |= rex_x << 1;
     }
     in.memory = mod != 3;
+    if (in.broadcast && !in.memory) return false;
     if (in.memory) {
         bool base = true;
         int base_number = in.rm;
@@ -68,7 +71,8 @@ bool decode(const Registers& r, Instruction* out) {
         }
         const bool relative = mod == 0 && low == 5;
         if (mod == 1) {
-            in.address = static_cast<int8_t>(p[size]) * (in.evex ? in.vector_bytes : 1);
+            const int unit = !in.evex ? 1 : in.broadcast ? 4 : in.vector_bytes;
+            in.address = static_cast<int8_t>(p[size]) * unit;
             size += 1;
         } else if (mod == 2 || relative || !base) {
             int32_t displacement;

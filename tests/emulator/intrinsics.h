@@ -118,6 +118,10 @@ inline __m256i dot_words(__m256i acc, __m256i a, __m256i b) {
     return _mm256_add_epi32(acc, _mm256_madd_epi16(a, b));
 }
 
+inline Floats dot_bf16(Floats sum, Integers a, Integers b) {
+    return halves([](auto s, auto x, auto y) { return add_pairs_bf16(s, x, y); }, sum, a, b);
+}
+
 // Permutations.
 
 inline Floats quarters(Floats a, Floats b, int choice) {  // two of a, then two of b
@@ -235,6 +239,7 @@ inline Integers ternary(Integers a, Integers b, Integers c) {
 
 #define __m512 emulated::Floats
 #define __m512i emulated::Integers
+#define __m512bh emulated::Integers
 
 #define _mm512_loadu_ps(p) emulated::load(p)
 #define _mm512_loadu_si512(p) emulated::load(static_cast<const void*>(p))
@@ -290,6 +295,7 @@ inline Integers ternary(Integers a, Integers b, Integers c) {
 #define _mm512_dpbusd_epi32 STERNA_HALVES(emulated::dot_bytes)
 #define _mm512_dpbssd_epi32 STERNA_HALVES(emulated::dot_signed_bytes)
 #define _mm512_dpwssd_epi32 STERNA_HALVES(emulated::dot_words)
+#define _mm512_dpbf16_ps(sum, a, b) emulated::dot_bf16(sum, a, b)
 #define _mm256_dpbusd_avx_epi32 emulated::dot_bytes
 #define _mm256_dpbssd_epi32 emulated::dot_signed_bytes
 #define _mm256_dpwssd_avx_epi32 emulated::dot_words

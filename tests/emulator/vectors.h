@@ -1,4 +1,4 @@
-// VPDPBUSD and VPDPWSSD of AVX-VNNI, VPDPBSSD of AVX-VNNI-INT8, VCVTNE2PS2BF16 of AVX512-BF16.
+// VPDPBUSD and VPDPWSSD of AVX-VNNI, VPDPBSSD of AVX-VNNI-INT8, VCVTNE2PS2BF16 and VDPBF16PS of AVX512-BF16.
 #pragma once
 #include <stdint.h>
 #include <string.h>
@@ -23,10 +23,10 @@ void add_products(int32_t* acc, const void* a, const void* b, int lanes) {
 
 // The operand that may be memory.
 void read_operand(Registers& r, const Instruction& in, void* to) {
-    if (in.memory)
-        memcpy(to, reinterpret_cast<void*>(in.address + in.step), in.vector_bytes);
-    else
-        r.read_vector(in.rm, to, in.vector_bytes);
+    const void* memory = reinterpret_cast<const void*>(in.address + in.step);
+    const int bytes = in.vector_bytes, step = in.broadcast ? 4 : bytes;
+    if (!in.memory) return r.read_vector(in.rm, to, bytes);
+    for (int at = 0; at < bytes; at += step) memcpy(static_cast<char*>(to) + at, memory, step);
 }
 
 bool dot_product(Registers& r, const Instruction& in) {
@@ -56,6 +56,17 @@ bool convert_two(Registers& r, const Instruction& in) {  // VCVTNE2PS2BF16
         to[16 + i] = to_bf16(high[i]);
     }
     r.write_vector(in.reg, to, 64);
+    return true;
+}
+
+bool dot_pairs(Registers& r, const Instruction& in) {  // VDPBF16PS
+    __m256 sum[2];
+    __m256i a[2], b[2];
+    r.read_vector(in.reg, sum, 64);
+    r.read_vector(in.vvvv, a, 64);
+    read_operand(r, in, b);
+    for (int i = 0; i < 2; ++i) sum[i] = add_pairs_bf16(sum[i], a[i], b[i]);
+    r.write_vector(in.reg, sum, 64);
     return true;
 }
 

@@ -33,6 +33,7 @@ CORES = {
     "avxvnniint8": ("alderlake",),
     "avx512bw": ("skylake-avx512",),
     "avx512": ("icelake-server", "znver4"),
+    "avx512bf16": ("sapphirerapids", "znver4"),
     "neon": ("neoverse-n1", "neoverse-v2"),
     "neon_i8mm": ("neoverse-n2", "neoverse-v2"),
 }
@@ -42,11 +43,13 @@ LANES = {
     "avxvnniint8": 8,
     "avx512bw": 16,
     "avx512": 16,
+    "avx512bf16": 16,
     "neon": 4,
     "neon_i8mm": 4,
 }
-#: What multiplies each lane's four bytes; and two rows of eight by two tokens, which is twice that.
-PRODUCT = re.compile(r"^(?:\{vex} )?(sdot|usdot|usmmla|vpdpb[us]sd|vpmaddubsw)\b")
+#: What multiplies each lane's four bytes, or two bf16 there; and two rows of eight by two tokens,
+#: which is twice that.
+PRODUCT = re.compile(r"^(?:\{vex} )?(sdot|usdot|usmmla|vpdpb[us]sd|vpmaddubsw|vdpbf16ps)\b")
 STACK = re.compile(r"\[sp\b|\(%rsp|\(%rbp")
 #: What asks for lines of weights ahead, by the cache that they go to. Some kernels have a loop for
 #: each cache; a compiler lets the loops share instructions.
@@ -76,6 +79,9 @@ LOOPS = {
     "panel": Loop("few_bits", r"RowBlocks<PanelCodes<\d+>>::panel<\d+, 6>", 8, 6),
     # Of seven bytes of a panel four are multiplied.
     "joint": Loop("few_bits", r"add_joint<", 8 * 7 / 4, 4),
+    # A product of two bf16 takes as many bytes as one of four bytes.
+    "pairs": Loop("floats", r"(tile_turn<Bf16Pairs, 1,|DirectSums<Bf16Pairs>::take_turn<1>)", 8),
+    "pairs_panel": Loop("floats", r"(FloatPanel<Bf16Pairs>|linear_bf16_pairs<)", 8, 6),
 }
 
 

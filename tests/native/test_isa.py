@@ -146,3 +146,9 @@ def test_unknown_is_the_callers_error() -> None:
         ops.linear(
             np.ones((1, 4), np.float32), ops.pack(np.ones((4, 4), np.int8), format="i2"), isa="avx9"
         )
+
+
+@pytest.mark.skipif("avx512bf16" not in RUNNABLE, reason="needs AVX512-BF16")
+def test_a_unit_of_floats_has_the_integer_layers_of_the_one_it_extends() -> None:
+    """Joint ones too, whose scratch goes with the kernel."""
+    assert _native.joint_layouts("avx512bf16") == _native.joint_layouts("avx512") != []

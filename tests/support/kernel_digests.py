@@ -3,7 +3,7 @@
     python tests/support/kernel_digests.py --replace
 
 Run it after a change of bits that is meant, or of native/selfcheck, with the package installed. The
-scalar unit says what all units compute. The fast arithmetic needs a matrix unit, or the emulator
+scalar unit says what all units compute. Each fast arithmetic needs its unit, or the emulator
 (tests/emulator/emulator.cpp says how); without either its digests stay as they are.
 """
 
@@ -21,11 +21,12 @@ TABLE = Path(__file__).parents[2] / "src/sterna/calibration/kernel_digests.json"
 
 def computed() -> dict[str, int]:
     """The digests that this machine's units compute: scalar's, and those of fast arithmetic."""
-    isas = _native.isas()
+    tables = [expected()]
+    tables += [_native.unit_digests(isa)[0] for isa in _native.isas() if _native.fast_layouts(isa)]
     digests, _ = _native.unit_digests("scalar")
-    units = [isa for isa in isas if _native.fast_layouts(isa)]
-    of_unit = _native.unit_digests(units[-1])[0] if units else expected()
-    return digests | {group: d for group, d in of_unit.items() if group.startswith("fast ")}
+    for table in tables:
+        digests |= {group: d for group, d in table.items() if group.startswith("fast ")}
+    return digests
 
 
 if __name__ == "__main__":

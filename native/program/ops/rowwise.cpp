@@ -150,8 +150,8 @@ void RowwiseOp::row(Step& step, int64_t n, int worker) {
     if (output_.nonzeros && step.one()) work.nonzeros.list(dst, width_, step.kernels);
     if (output_.planes_for < 0) return;
     const Weight& reader = work.weights[output_.planes_for];
-    if (const int planes = step.kernels.formats[reader.format].fast.x_planes)
-        step.kernels.to_bf16_planes(dst.bf16_planes_args(n, planes));
+    if (const auto& fast = step.kernels.formats[reader.format].fast; fast.linear)
+        step.kernels.to_bf16_planes(dst.bf16_planes_args(n, fast));
 }
 
 // A gate and what it multiplies, of two buffers, side by side in the scratch, behind the room for a row.

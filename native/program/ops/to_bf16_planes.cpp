@@ -16,8 +16,8 @@ class ToBf16PlanesOp final : public RowOp {
   protected:
     void row(Step& step, int64_t n, int) override {
         const Weight& reader = work.weights[x_.planes_for];
-        if (const int planes = step.kernels.formats[reader.format].fast.x_planes)
-            step.kernels.to_bf16_planes(work.buffer(x_).bf16_planes_args(n, planes));
+        if (const auto& fast = step.kernels.formats[reader.format].fast; fast.linear)
+            step.kernels.to_bf16_planes(work.buffer(x_).bf16_planes_args(n, fast));
     }
 
   private:

@@ -28,7 +28,7 @@ int compare(const KernelTable& unit, const KernelTable& scalar) {
     auto other = expected.begin();
     int64_t results = 0;
     for (const auto& found : selfcheck::check(unit)) {
-        // A matrix unit alone has the fast arithmetic: rules hold it, and the table.
+        // Scalar has no fast arithmetic: rules hold it, and the table.
         const bool own = is_fast(found.group);
         if (found.wrong || (!own && (other == expected.end() || other->group != found.group ||
                                      other->what != found.what || other->digest != found.digest))) {

@@ -95,7 +95,7 @@ def peak_kind(format: Format, isa: str, fast: bool = False) -> tuple[str, int]:
     """
     if format.integer:
         return "int8", 1
-    return ("bf16", _native.fast_layouts(isa)[format.layout.name]) if fast else ("f32", 1)
+    return ("bf16", _native.fast_layouts(isa)[format.layout.name][0]) if fast else ("f32", 1)
 
 
 class Pace:

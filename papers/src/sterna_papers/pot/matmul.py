@@ -24,7 +24,7 @@ __all__ = ["isas", "kernels", "matmul", "resolve", "source", "unrolls"]
 # Kernel units of whole models -> the instruction sets whose kernels they use here.
 _UNITS = {
     "avxvnni": "avx2", "avxvnniint8": "avx2",
-    "avx512bw": "avx512", "avx10_2": "avx512", "amx": "avx512",
+    "avx512bw": "avx512", "avx512bf16": "avx512", "avx10_2": "avx512", "amx": "avx512",
     "neon_i8mm": "neon", "rvv128": "rvv", "rvv256": "rvv",
 }  # fmt: skip
 
