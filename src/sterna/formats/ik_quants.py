@@ -38,7 +38,8 @@ class IkQuant(KQuant):
     def quantize_blocks(self, blocks: F32) -> tuple[npt.NDArray[Any], F32]:
         """Round super-blocks float32 [B, 256] -> (levels int8 [B, 256], scales float32 [B, ...]).
 
-        A group's largest value decides its scale. Shifted levels reach from -123 to 117.
+        A group's largest value decides its scale. Shifted levels reach from -123 to 117. Weights
+        take any levels of a table, also ones that a file's group would not have together.
         """
         if not self._layout.minima:
             return super().quantize_blocks(blocks)
