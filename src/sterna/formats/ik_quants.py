@@ -10,7 +10,6 @@ Tables: ggml-common.h of ik_llama.cpp (iq2nl_values, iq3nl_values, iq4k_values).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -63,7 +62,7 @@ def _ik(name: str, bits: float, **fields: Any) -> IkQuant:
     return IkQuant(name=name, bits=bits, summary=summary, instead="iq4_nl", of_files=True, **fields)
 
 
-def of_table(name: str, levels: Sequence[int], group: int, most: tuple[int, int]) -> IkQuant:
+def of_table(name: str, levels: tuple[int, ...], group: int, most: tuple[int, int]) -> IkQuant:
     """Make a format of at most sixteen levels; most: the range of scales of groups of 16 or 32 k.
 
     Codes take four bits, whatever they take in files.

@@ -36,7 +36,7 @@ PAIRS = np.array(
 
 
 def _levels(table: tuple[int, ...], codes: npt.NDArray[Any]) -> npt.NDArray[np.int8]:
-    return np.array(table, np.int8)[codes.reshape(len(codes), -1)]
+    return np.asarray(np.array(table, np.int8)[codes.reshape(len(codes), -1)], np.int8)
 
 
 def _with_shifts(codes: U8, bits: int, shifts: npt.NDArray[Any]) -> U8:
@@ -78,8 +78,8 @@ def iq3_k(raw: U8) -> Parsed:
     """d, words of shifts and of signs, 8 bytes of odd scales, 64 of low bits, 32 of high ones."""
     size = 2 * nibbles(raw[:, 6:14]).astype(np.int16) + 1
     whole = np.where(bits_of(raw[:, 4:6]) == 1, -size, size)
-    codes = fields_of(raw[:, 14:78], 2, 32) | _high(raw[:, 78:]) << 2
-    codes = _with_shifts(codes, 3, bits_of(raw[:, 2:4]))
+    three = fields_of(raw[:, 14:78], 2, 32) | _high(raw[:, 78:]) << 2
+    codes = _with_shifts(three.astype(np.uint8), 3, bits_of(raw[:, 2:4]))
     return _levels(IQ3, codes), joined(f16(raw[:, :2])[:, 0], whole)
 
 
@@ -102,8 +102,8 @@ def iq2_ks(raw: U8) -> Parsed:
 def iq3_ks(raw: U8) -> Parsed:
     """d, a byte of the scales' highest bits, one of shifts, four of lower ones, codes as iq3_k."""
     whole = (_halves(raw[:, 4:8]) | bits_of(raw[:, 2:3]) << 4).astype(np.int16) - 16
-    codes = fields_of(raw[:, 8:72], 2, 32) | _high(raw[:, 72:]) << 2
-    codes = _with_shifts(codes, 3, bits_of(raw[:, 3:4]))
+    three = fields_of(raw[:, 8:72], 2, 32) | _high(raw[:, 72:]) << 2
+    codes = _with_shifts(three.astype(np.uint8), 3, bits_of(raw[:, 3:4]))
     return _levels(IQ3, codes), joined(f16(raw[:, :2])[:, 0], whole)
 
 
