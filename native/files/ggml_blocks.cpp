@@ -1,57 +1,20 @@
 #include "files/ggml_blocks.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <bit>
 #include <cstring>
 #include <vector>
 
+#include "files/block_reading.h"
 #include "files/grids.h"
 
 namespace sterna {
 
 namespace {
 
-using In = const uint8_t* __restrict;
-using Levels = int8_t* __restrict;
-using Out = uint8_t* __restrict;
-
-constexpr uint8_t kSign = 0x80;  // the sign in an f16's upper byte
-
-// Reads codes of kBits from n bytes: all lowest fields of each kSpan bytes first, then the next fields; they go above
-// kShift bits that are there already.
-template <int kBits, int kSpan, int kShift = 0>
-void add_fields(In from, int n, Levels to) {
-    constexpr int kFields = 8 / kBits, kMask = (1 << kBits) - 1;
-    for (int at = 0; at < n; at += kSpan)
-        for (int f = 0; f < kFields; ++f)
-            for (int i = 0; i < kSpan; ++i) {
-                const int code = from[at + i] >> (kBits * f) & kMask;
-                int8_t& out = to[at * kFields + f * kSpan + i];
-                out = static_cast<int8_t>(kShift ? out | code << kShift : code);
-            }
-}
-
-template <int kCount>
-void lower(int8_t* levels, int by) {
-    for (int i = 0; i < kCount; ++i) levels[i] = static_cast<int8_t>(levels[i] - by);
-}
-
-// Reads codes of kBits, those of a byte side by side, its lowest first.
-template <int kBits>
-void unpack(In from, int n, Levels to) {
-    constexpr int kFields = 8 / kBits;
-    for (int i = 0; i < n; ++i)
-        for (int f = 0; f < kFields; ++f)
-            to[i * kFields + f] = static_cast<int8_t>(from[i] >> (kBits * f) & ((1 << kBits) - 1));
-}
-
-void half(In from, Out to) { std::memcpy(to, from, 2); }
-// ggml subtracts minima.
-void negative_half(In from, Out to) {
-    half(from, to);
-    to[1] ^= kSign;
-}
+using namespace block_reading;
 
 struct q4_0 {
     static constexpr int k = 32, bytes = 18, halves = 1, singles = 0;
@@ -122,14 +85,6 @@ struct mxfp4 {
         return block[0] != 255;  // NaN (OCP Microscaling Formats 1.0, section 5.4)
     }
 };
-
-// 16 bytes of nibbles, all low ones first.
-void iq4_codes(In from, Levels to) {
-    for (int i = 0; i < 16; ++i) {
-        to[i] = from[i] & 15;
-        to[16 + i] = from[i] >> 4;
-    }
-}
 
 struct iq4_nl {
     static constexpr int k = 32, bytes = 18, halves = 1, singles = 0;
@@ -343,7 +298,6 @@ struct pq2_0 {
 
 // ------------------------------------------------------------------------------- indices of tables (IQ1, IQ2, IQ3)
 
-uint32_t word16(In at) { return at[0] | uint32_t{at[1]} << 8; }
 uint32_t word32(In at) { return word16(at) | word16(at + 2) << 16; }
 
 // The levels of an entry, of which the signs' bits say which are negative; zero: that of the grid's codes.
@@ -474,30 +428,7 @@ struct iq1_m {
     }
 };
 
-bool finite(uint8_t upper) { return (upper & 0x7c) != 0x7c; }  // an f16, by its upper byte
-
-// BlockType::decode of a type of blocks.
-template <class T>
-bool decode(const uint8_t* block, int64_t count, int rows, int8_t* levels, uint8_t* line, int r) {
-    bool good = true;
-    for (int64_t i = 0; i < count; ++i, block += T::bytes, levels += T::k) {
-        uint8_t scales[2 * T::halves + T::singles];
-        good &= T::decode(block, levels, scales);
-        for (int h = 0; h < T::halves; ++h, line += 2 * rows) {
-            std::memcpy(line + 2 * r, scales + 2 * h, 2);
-            good &= finite(scales[2 * h + 1]);
-        }
-        for (int j = 0; j < T::singles; ++j, line += rows) line[r] = scales[2 * T::halves + j];
-    }
-    return good;
-}
-
-template <class T>
-constexpr BlockType type(const char* name) {
-    return {name, T::k, T::bytes, 2 * T::halves + T::singles, decode<T>};
-}
-
-constexpr BlockType kTypes[] = {
+constexpr std::array kTypes{
     type<q4_0>("q4_0"),
     type<q4_1>("q4_1"),
     type<q5_0>("q5_0"),
@@ -530,8 +461,7 @@ constexpr BlockType kTypes[] = {
 };
 // Decoded values before packing: 64 KiB for a tile of 64 rows, which stay in L2.
 constexpr int64_t kChunkK = 1024;
-static_assert(kChunkK % kPad == 0 &&
-              std::ranges::all_of(kTypes, [](const BlockType& t) { return kChunkK % t.k == 0; }));
+static_assert(kChunkK % kPad == 0 && kChunkK % kMostBlockK == 0);
 
 template <int kShift>
 void ternary_field(In from, int64_t n, Levels to) {
@@ -571,7 +501,14 @@ int64_t pack_tile(const BlockRows& from, const FormatKernels& format, int64_t ti
 
 }  // namespace
 
-std::span<const BlockType> block_types() { return kTypes; }
+std::span<const BlockType> block_types() {
+    static const std::vector<BlockType> all = [] {
+        std::vector<BlockType> types(kTypes.begin(), kTypes.end());
+        types.insert(types.end(), ik_block_types().begin(), ik_block_types().end());
+        return types;
+    }();
+    return all;
+}
 
 int64_t pack_blocks(const BlockRows& from, const FormatKernels& format, Pool& pool) {
     const int64_t tiles = (from.M + format.tile_rows - 1) / format.tile_rows;

@@ -12,7 +12,7 @@
 namespace sterna {
 
 // k weights in `bytes` bytes. Their scales, as a row of a packed weight has them one after the other (GroupScales),
-// take `scale_bytes`: f16, and then single bytes.
+// take `scale_bytes`: floats, and then single bytes.
 struct BlockType {
     const char* name;
     int k, bytes, scale_bytes;
@@ -23,6 +23,8 @@ struct BlockType {
 };
 
 std::span<const BlockType> block_types();
+std::span<const BlockType>
+ik_block_types();  // those of them that ik_llama.cpp alone has (ik_blocks.cpp)
 
 // A matrix of blocks, and where it goes. The format's layout is one of steps in ascending k.
 struct BlockRows {

@@ -73,6 +73,9 @@ struct IntegerDot {
     static constexpr bool (*valid)(const uint8_t*, int64_t, int) = nullptr;
     // The most tokens that go straight from the decoder, kTokens at a time: a panel for so few would cost more.
     static constexpr int kDirectTokens = kFewestOfPanel - 1;
+    // Whether more tokens are multiplied with a panel: else a few at a time go straight from the decoder, which takes
+    // fewer bytes of code.
+    static constexpr bool kPanels = true;
     static constexpr bool kMinima = false;  // whether groups of k may have minima
     static constexpr bool kMicroBlocks = false;  // whether weights may be in micro-blocks
     // Whether there are kernels for activations with a scale for each kLongGroupK.

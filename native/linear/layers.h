@@ -6,6 +6,7 @@
 #include "linear/float_panel.h"
 #include "linear/joint_panel.h"
 #include "linear/linear.h"
+#include "linear/output.h"
 #include "linear/panel.h"
 #include "scales/grouped_panel.h"
 #include "scales/groups.h"
@@ -72,6 +73,15 @@ void linear_long_groups(const sterna::LinearArgs& a) {
     linear_plain<F, FewBlocks, LongGroupPanel<F>, sterna::kLongGroupK>(a);
 }
 
+// Any number of tokens straight from the decoder, a few at a time.
+template <class F, class Blocks>
+void linear_in_turns(const sterna::LinearArgs& a) {
+    if (a.n <= kFewTokens) return linear_direct<F, Blocks>(a);
+    for (int n = 0; n < a.n; n += kFewTokens)
+        linear_direct<F, Blocks>(
+            layer_of_tokens(a, n, a.n - n < kFewTokens ? a.n - n : kFewTokens));
+}
+
 template <class F>
 void linear_superblocks(const sterna::LinearArgs& a) {
     using Few = SuperSums<Direct<F>>;
@@ -79,7 +89,9 @@ void linear_superblocks(const sterna::LinearArgs& a) {
     using Blocks = std::conditional_t<F::kByBlocks, DecodedBlocks<F, Few, FewGroups>,
                                       GroupedBlocks<Few, FewGroups>>;
     using FewBlocks = SuperBlocks<F, Blocks, FewGroups>;
-    if constexpr (kScaled<F>) {
+    if constexpr (!F::kPanels) {
+        linear_in_turns<F, FewBlocks>(a);
+    } else if constexpr (kScaled<F>) {
         linear_vectors<F, FewBlocks, ScaledBlocks<F>>(a);
     } else {
         using Bytes = SuperPanel<F>;

@@ -21,6 +21,19 @@ inline VF scaled_groups(const sterna::LinearArgs& a, VF sum, int64_t row, int ti
     return a.groups.micro() ? f_mul(sum, f_load(a.groups.row_floats(row, a.K, tile_rows))) : sum;
 }
 
+// The layer of the tokens [n, n + count) of one with groups of 32 k, whose activations are plain rows.
+inline sterna::LinearArgs layer_of_tokens(const sterna::LinearArgs& a, int64_t n, int count) {
+    sterna::LinearArgs some = a;
+    some.n = count;
+    some.xq += n * a.ldx;
+    some.x_scale += n * (a.ldx / sterna::kGroupK);
+    some.x_sum += n * (a.ldx / sterna::kSumK);
+    some.scratch_ready = false;  // it has what other tokens need
+    const auto [to, ld, residual, bias] = a.outputs;
+    some.outputs = {to + n * ld, ld, residual ? residual + n * ld : nullptr, bias};
+    return some;
+}
+
 // Writes one native vector of outputs of token n. kPastCaches: they are read only after the layer, and the caches are
 // left to weights; a line that held a residual is in a cache anyway.
 template <bool kPastCaches = false>

@@ -16,14 +16,16 @@ constexpr int kRowFloatBytes = 4;  // of a row's float before them
 // its f16: a signed byte, or the low nibble of a byte whose high one is the minimum; or odd numbers 2 c + 1, of a nibble c,
 // the low one that of the even group, or of three bits c. Those of kOdd3, for groups of 16, are two bytes for four groups,
 // the first group lowest, and the four bits above them are of d, the lowest ones in the first word.
+// kWide8 are signed bytes too, but times a float32 instead of the f16.
 // kE4M3 are micro-blocks: floats of a byte, without a sign, for every 16 k, times a float32 for each row.
-enum class ScaleType : int { kF16, kE8M0, kE4M3, kSuper8, kSuper4, kOdd4, kOdd3 };
+enum class ScaleType : int { kF16, kE8M0, kE4M3, kSuper8, kSuper4, kWide8, kOdd4, kOdd3 };
 // Their names in Python (formats/scales), in this order.
-constexpr const char* kScaleNames[] = {"f16", "e8m0", "e4m3", "super8", "super4", "odd4", "odd3"};
+constexpr const char* kScaleNames[] = {"f16",    "e8m0",  "e4m3", "super8",
+                                       "super4", "wide8", "odd4", "odd3"};
 
 // Scales of a weight for groups of k: [tile][K / group_k][tile_rows], and where there are minima,
-// after each such line a line of them. Of super-blocks: [tile][K / kSuperK], each a line of f16, where
-// there are minima a line of f16 for them, and then such lines of whole numbers; of odd ones a line has two groups. kOdd3
+// after each such line a line of them. Of super-blocks: [tile][K / kSuperK], each a line of f16 (kWide8: of float32),
+// where there are minima another one for them, and then such lines of whole numbers; of odd ones a line has two groups. kOdd3
 // has eight lines of bytes alone, the low bytes of a word, then its high ones. Of micro-blocks: [tile], each a line of
 // float32 and then [K / 16] lines.
 struct GroupScales {
@@ -52,9 +54,11 @@ struct GroupScales {
         const int64_t groups = (group_k + kGroupK - 1) / kGroupK;
         return ((int64_t{1} << 32) + groups - 1) / groups;
     }
-    // Of super-blocks: the lines of f16 before those of the groups.
+    [[gnu::always_inline]] constexpr bool wide() const { return type == ScaleType::kWide8; }
+    // Of super-blocks: the lines of floats before those of the groups.
     [[gnu::always_inline]] constexpr int64_t head_bytes(int tile_rows) const {
-        return type == ScaleType::kOdd3 ? 0 : int64_t{tile_rows} * 2 * (minima ? 2 : 1);
+        const int64_t line = int64_t{tile_rows} * (wide() ? 4 : 2);
+        return type == ScaleType::kOdd3 ? 0 : line * (minima ? 2 : 1);
     }
     [[gnu::always_inline]] constexpr bool odd() const { return type >= ScaleType::kOdd4; }
     [[gnu::always_inline]] constexpr int64_t super_bytes(int tile_rows) const {

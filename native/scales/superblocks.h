@@ -2,7 +2,8 @@
 // K-quants of GGUF. A weight is d s_g level + d_m m_g, with groups g of 16 or of 32 k; activations have a
 // scale s_x for every 32 k, as in groups.h. In ascending order of k, with one rounding for each fma:
 //
-//   T = sum over the groups of 32 k of s_g sum(level x)     exact as a float: 32 * 127 * 32 * 128 < 2^24
+//   T = sum over the groups of 32 k of s_g sum(level x)     exact as a float: 32 * 127 * 32 * 128 < 2^24; where d is a
+//                                                           float32, groups have 32 k, and T may be rounded once
 //   p = fma(T, s_x, p)                                      over the eight T of a super-block, from 0
 //   u = fma(m_g, float(sum(x)) s_x, u)                      over its groups, from 0
 //   y = fma(p, d, y), then y = fma(u, d_m, y) where there are minima
@@ -62,6 +63,7 @@ struct SuperScales {
     // The floats of a super-block, and the whole numbers of a group.
     VF d(int64_t k, int row) const {
         if (odd()) return odd_d(k, row);
+        if (type == ScaleType::kWide8) return f_load(reinterpret_cast<const float*>(head(k)) + row);
         return f_load_f16(reinterpret_cast<const uint16_t*>(head(k)) + row);
     }
     VF d_minimum(int64_t k, int row) const { return d(k, rows() + row); }
@@ -122,7 +124,8 @@ struct SuperScales {
     }
 };
 
-// A row's weights: level * (d s_g), plus d_m m_g, each rounded; the products of scales are exact.
+// A row's weights: level * (d s_g), plus d_m m_g, rounded once. The products of scales are exact, but where d is a float32
+// they are rounded, too, as ggml rounds them.
 template <class F>
 void super_values(const sterna::RowArgs& a, const sterna::GroupScales& s) {
     F::row(a);
@@ -137,8 +140,9 @@ void super_values(const sterna::RowArgs& a, const sterna::GroupScales& s) {
             f_store(scale, f_mul(scales.scale(k, row), scales.d(k, row)));
             if (s.minima) f_store(minimum, f_mul(scales.minimum(k, row), scales.d_minimum(k, row)));
         }
-        const float value = (a.out[k] - static_cast<float>(F::kSuperOffset)) * scale[lane];
-        a.out[k] = s.minima ? value + minimum[lane] : value;
+        const float level = a.out[k] - static_cast<float>(F::kSuperOffset);
+        a.out[k] = s.minima ? static_cast<float>(double{level} * scale[lane] + minimum[lane])
+                            : level * scale[lane];
     }
 }
 

@@ -21,7 +21,8 @@ struct Codebook {
     // Numbers that are drawn before its matrices and not used: layouts that lay between took them, and the digests of
     // those that follow stay as they are.
     unsigned skip = 0;
-    bool micro = false;  // in micro-blocks, and in no other way
+    // Not kF16: in micro-blocks, or in super-blocks of this type with minima, and in no other way.
+    ScaleType only = ScaleType::kF16;
 };
 // By a matrix of 301 columns with a scale for each row: five for each code, and four for each scale of three tiles.
 constexpr unsigned kDrawnByRows = 5 * 133 * 301 + 4 * 3 * 64;
@@ -62,7 +63,10 @@ constexpr Codebook kCodebooks[] = {
     {"iq3_s", 31, 30},
     {"lut4", 16, 256},
     {"lut2", 4, 16},
-    {"fp4", 16, 24, 0, true},
+    {"fp4", 16, 24, 0, ScaleType::kE4M3},
+    {"lut4x16", 16, 256},
+    {"lut4x16", 16, 256, 0, ScaleType::kSuper8},
+    {"lut4", 16, 256, 0, ScaleType::kWide8},
 };
 
 // Of layouts that look them up: any, with both ends, neither in order nor all different.
@@ -79,7 +83,13 @@ struct Scales {
 };
 
 std::vector<Scales> scales_of(const FormatKernels& f, const Codebook& book) {
-    if (book.micro) return {{.name = "micro-blocks", .group_k = kMicroK, .type = ScaleType::kE4M3}};
+    if (book.only == ScaleType::kE4M3)
+        return {{.name = "micro-blocks", .group_k = kMicroK, .type = book.only}};
+    if (book.only != ScaleType::kF16)
+        return {{.name = book.only == ScaleType::kWide8 ? "wide super-blocks" : "minima",
+                 .group_k = f.super_group,
+                 .type = book.only,
+                 .minima = true}};
     std::vector<Scales> all;
     if (!f.integer) all.push_back({.name = "no scales", .none = true});
     if (f.rows) all.push_back({.name = "rows"});
@@ -188,6 +198,10 @@ Matrix make_matrix(Findings& found, int index, const Codebook& book, const Scale
             const bool half = w.groups.super()
                                   ? in_block < static_cast<size_t>(w.groups.head_bytes(f.tile_rows))
                                   : scales.type == ScaleType::kF16;
+            if (half && w.groups.wide()) {
+                m.groups[i] = static_cast<uint8_t>(i % 4 == 3 ? 0x3A : random.below(256));
+                continue;
+            }
             m.groups[i] =
                 static_cast<uint8_t>(half ? (i % 2 ? 0x20 + random.below(0x18) : random.below(256))
                                      : scales.type == ScaleType::kE8M0   ? 120 + random.below(10)

@@ -62,7 +62,9 @@ def test_random_weights_look_like_a_models(name: str) -> None:
         np.testing.assert_array_equal(first.codes[2], pack_codes(f, full[:-5])[0])
 
 
-@pytest.mark.parametrize("name", [*GROUPED, "stq1_0", "iq1_m", "iq2_xxs", "iq3_s"])
+@pytest.mark.parametrize(
+    "name", [*GROUPED, "stq1_0", "iq1_m", "iq2_xxs", "iq3_s", "iq2_k", "iq4_ks"]
+)
 def test_random_weights_of_groups(name: str) -> None:
     """Valid codes with a scale for every group, also where levels depend on their neighbours."""
     f = formats.get(name)
@@ -74,7 +76,9 @@ def test_random_weights_of_groups(name: str) -> None:
     assert values.std() > 0
 
 
-@pytest.mark.parametrize("name", [n for n in GROUPED if formats.get(n).scales.minima])
+@pytest.mark.parametrize(
+    "name", [*(n for n in GROUPED if formats.get(n).scales.minima), "iq4_k", "iq4_ks"]
+)
 def test_minima_of_random_weights_leave_no_mean(name: str) -> None:
     """With one, a model's layers would answer every prompt alike."""
     weight = RandomWeights(name, "bf16").matrix("a", [Linear("a", 128, 4096)])[0]

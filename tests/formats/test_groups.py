@@ -20,8 +20,9 @@ from sterna.formats.scales.numbers import ScaleNumber
 
 # Suffixes over the layouts of levels (powers of two: test_power_formats.py), one group longer than
 # the activations' and one no power of two.
-NAMES = [*GROUPED, "i1:g32", "i2:g64", "i2p:g128", "t5:g96", "i4:g32", "i8:g256"]
-SUPER = [name for name in GROUPED if isinstance(formats.get(name).scales, SuperBlockScales)]
+IK = ["iq2_k", "iq3_k", "iq4_k", "iq2_ks", "iq3_ks", "iq2_kl", "iq4_ks"]  # for files alone
+NAMES = [*GROUPED, *IK, "i1:g32", "i2:g64", "i2p:g128", "t5:g96", "i4:g32", "i8:g256"]
+SUPER = [n for n in (*GROUPED, *IK) if isinstance(formats.get(n).scales, SuperBlockScales)]
 
 
 def levels_of(f: formats.Format) -> np.ndarray:
@@ -46,7 +47,7 @@ def super_scales(
     """Floats of super-blocks from tiny to large, of both signs, and any whole numbers."""
     scales = np.zeros(shape, np.float32)
     floats = rng.standard_normal(shape[:-1]) * 10.0 ** rng.integers(-6, 4, shape[:-1])
-    scales[..., 0] = floats.astype(np.float16)
+    scales[..., 0] = floats if layout.wide else floats.astype(np.float16)
     for part, (low, high) in enumerate(layout.ranges):
         to = scales[..., part, 1:] if layout.minima else scales[..., 1:]
         to[:] = rng.integers(low, high + 1, to.shape)
@@ -158,20 +159,23 @@ def test_words_of_numbers() -> None:
 
 @pytest.mark.parametrize("name", SUPER)
 def test_lines_of_super_blocks(name: str) -> None:
-    """[tile][super-block]: lines of f16, then for each group lines of whole numbers, in bytes."""
+    """[tile][super-block]: lines of floats, then for each group lines of whole numbers."""
     f, M, K = formats.get(name), 70, 512
     packed = random_weight(name, M, K, seed=5)
     parts = packed.scales.reshape(M, 2, 2 if f.scales.minima else 1, 1 + 256 // f.scales.group)
     expected = np.zeros((2, 2, packed.scale.shape[1] // 2), np.uint8)
     for m in range(M):
         for block in range(2):
-            to, half = expected[m // 64, block], parts[m, block, :, 0].astype(np.float16)
-            for part, value in enumerate(half):
-                to[128 * part + 2 * (m % 64) :][:2] = np.frombuffer(value.tobytes(), np.uint8)
+            to = expected[m // 64, block]
+            floats = parts[m, block, :, 0].astype("<f4" if f.scales.wide else "<f2")
+            size = floats.itemsize
+            for part, value in enumerate(floats):
+                at = size * (64 * part + m % 64)
+                to[at : at + size] = np.frombuffer(value.tobytes(), np.uint8)
             whole = parts[m, block, :, 1:].astype(np.int8).view(np.uint8)
             if name == "q2_k":  # both in a byte
                 whole = whole[:1] | whole[1:] << 4
-            at = 128 * len(half) + m % 64
+            at = 64 * floats.nbytes + m % 64
             for value in whole.T.reshape(-1):
                 to[at] = value
                 at += 64
@@ -204,10 +208,16 @@ def test_lines_of_an_untrusted_file(name: str) -> None:
     f = formats.get(name)
     lines = random_weight(name, 3, 512, seed=1).scale
     assert f.scales.valid(lines, f.layout, 2)
-    for at, value in ((1, 0x7C), (1, 0x7E), (lines.shape[1] - 64, 64)):
+    infinity, nan = (b"\0\0\x80\x7f", b"\0\0\xc0\xff") if f.scales.wide else (b"\0\x7c", b"\0\x7e")
+    for at, value in ((0, infinity), (0, nan), (lines.shape[1] - 64, b"\x40")):
         bad = lines.copy()
-        bad[0, at] = value
-        assert f.scales.valid(bad, f.layout, 2) == (at > 1 and name in ("q2_k", "q6_k"))
+        bad[0, at : at + len(value)] = np.frombuffer(value, np.uint8)
+        any_byte = name in ("q2_k", "q6_k", "iq4_k", "iq4_ks")
+        assert f.scales.valid(bad, f.layout, 2) == (at > 0 and any_byte)
+    if f.scales.wide:
+        bad = lines.copy()
+        bad[0, -1] = 0x80  # below any that a file has
+        assert not f.scales.valid(bad, f.layout, 2)
 
 
 @pytest.mark.parametrize("name", SUPER)
@@ -273,7 +283,8 @@ def test_quantised_weights_are_near(name: str) -> None:
     f = formats.get(name)
     most = {
         "i1": 0.62, "i2": 0.53, "t5": 0.53, "i2p": 0.45, "mxfp4": 0.13, "tq1_0": 0.9,
-        "tq2_0": 0.9, "iq4_nl": 0.1, "iq4_xs": 0.1, "nvfp4": 0.11,
+        "tq2_0": 0.9, "iq4_nl": 0.1, "iq4_xs": 0.1, "nvfp4": 0.11, "iq3_k": 0.1, "iq3_ks": 0.13,
+        "iq4_k": 0.1, "iq4_ks": 0.1,
     }.get(name.split(":")[0])  # fmt: skip
     assert error < (most or 2 / len(levels_of(f)))
     x = np.random.default_rng(8).standard_normal((3, K)).astype(np.float32)

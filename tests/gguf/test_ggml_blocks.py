@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ik_types
 import numpy as np
 import pytest
 from helpers import assert_same_bits, failure
@@ -22,8 +23,11 @@ HALVES = {
     "iq4_nl": (1,), "iq4_xs": (1,), "q5_0": (1,), "q5_1": (1, 3), "q1_0": (1,), "q2_0": (1,),
     "q2_0_ternary": (1,), "pq2_0": (1,), "pq2_0_ternary": (1,), "ptq1_0": (27,),
     "stq1_0": (41,), "iq1_s": (1,), "iq1_m": (), "iq2_xxs": (1,), "iq2_xs": (1,), "iq2_s": (1,),
-    "iq3_xxs": (1,), "iq3_s": (1,),
+    "iq3_xxs": (1,), "iq3_s": (1,), "q6_0": (1,), "iq2_k": (1,), "iq3_k": (1,), "iq4_k": (1,),
+    "iq2_ks": (1,), "iq3_ks": (1,), "iq2_kl": (1,), "iq4_ks": (3,), "iq4_kss": (3,),
 }  # fmt: skip
+#: Their d is a float32.
+WIDE = ("iq4_ks", "iq4_kss")
 
 
 def random_blocks(name: str, M: int, count: int, seed: int) -> np.ndarray:
@@ -34,6 +38,8 @@ def random_blocks(name: str, M: int, count: int, seed: int) -> np.ndarray:
         raw[:, :, codes[name]] &= ~(raw[:, :, codes[name]] << 1 & 0xAA)
     for at in HALVES[name]:
         raw[:, :, at] = np.where(raw[:, :, at] & 0x7C == 0x7C, 0x3C, raw[:, :, at])
+        if name in WIDE:  # of no extreme size: products are finite, and their sums
+            raw[:, :, at] = raw[:, :, at] & 0x8F | 0x30
     if name == "iq1_m":  # four bits of d are in each of four words, the highest in the last
         raw[:, :, 55] &= 0xBF
     if name == "mxfp4":
@@ -46,6 +52,8 @@ def by_gguf(name: str, raw: np.ndarray) -> np.ndarray:
         ("q1_0", "q2_0", "pq2_0", "ptq1_0", "stq1_0")
     ):  # the package cannot read these
         return by_definition(name, raw)
+    if name in ik_types.WEIGHTS:
+        return ik_types.weights(name, raw, BLOCKS[name].nbytes, BLOCKS[name].k)
     return np.asarray(gguf.quants.dequantize(raw, gguf.GGMLQuantizationType[name.upper()]))
 
 
@@ -141,6 +149,8 @@ def test_scales_that_are_not_finite(name: str, half: int) -> None:
             block[53], block[55] = half << 4 & 0xF0, half & 0xF0
         else:
             block[at] = half if HALVES[name] else 255
+        if name in WIDE:
+            block[2], block[3] = 0x80, half | 3
         failure(lambda raw=raw: from_ggml(name, raw), NonFiniteError, name, "block 1 of row 2")
 
 

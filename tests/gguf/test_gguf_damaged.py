@@ -278,8 +278,7 @@ TYPES: dict[str, tuple[int, int, type[SternaError], str]] = {  # id, bytes of 25
     "TL1": (38, 100, UnsupportedModelError, "TL1"),
     "neither I2_S nor IQ4_NL": (36, 111, ModelFormatError, "I2_S or IQ4_NL_4_4"),
     "F64": (28, 2048, UnsupportedModelError, "F64"),
-    "IQ4_KS": (144, 136, UnsupportedModelError, "IQ4_KS is one that ik_llama.cpp alone has"),
-    "IQ2_XXS_R4": (216, 66, UnsupportedModelError, "IQ2_XXS_R4"),
+    "IQ4_KT": (155, 136, UnsupportedModelError, "got IQ4_KT"),
 }
 
 

@@ -15,7 +15,7 @@ from sterna.formats.scales import SuperBlockScales
 from sterna.formats.scales.numbers import COARSE
 from sterna.formats.scales.superblocks import SUPER_K
 
-__all__ = ["KQuant"]
+__all__ = ["KQuant", "Whole"]
 
 Levels = npt.NDArray[Any]
 
@@ -39,7 +39,7 @@ class KQuant(Format):
         if self.scales.minima:
             m = np.minimum(groups.min(axis=0), 0)
             d = (groups.max(axis=0, initial=0.0) - m) / np.float32(self.codebook.high)
-            whole_m = _Whole.of(self._by_block(m), 0, self._layout.minimum_range)
+            whole_m = Whole.of(self._by_block(m), 0, self._layout.minimum_range)
             return self._made(groups, self._by_block(np.asarray(d, np.float32)), whole_m)
         largest = np.take_along_axis(groups, np.abs(groups).argmax(axis=0)[None], 0)[0]
         return self._made(groups, self._by_block(largest / np.float32(self.codebook.low)), None)
@@ -60,9 +60,7 @@ class KQuant(Format):
         whole_m = None
         if self._layout.minimum_range:
             d, m = search.scale_and_minimum(weighted, self.codebook, (nothing, nothing), True)
-            whole_m = _Whole.of(
-                self._by_block(np.ldexp(m, of_group)), 0, self._layout.minimum_range
-            )
+            whole_m = Whole.of(self._by_block(np.ldexp(m, of_group)), 0, self._layout.minimum_range)
             minima = np.ldexp(whole_m.values.reshape(-1), -of_group)
             above = search.Weighted(x - minima, e)
             d = search.fitted(above, self.codebook, search.fitted(above, self.codebook, d))
@@ -78,11 +76,11 @@ class KQuant(Format):
         """Reorder [B * groups] to [B, groups]."""
         return np.asarray(values, np.float32).reshape(-1, self._layout.groups)
 
-    def _made(self, groups: F32, scales: F32, minima: _Whole | None) -> tuple[Levels, F32]:
+    def _made(self, groups: F32, scales: F32, minima: Whole | None) -> tuple[Levels, F32]:
         """Round groups [group, B * groups], for scales [B, groups] and minima, to levels, parts."""
         layout = self._layout
         end = 1 if layout.minima else 0
-        whole = _Whole.of(scales, end, layout.scale_range)
+        whole = Whole.of(scales, end, layout.scale_range)
         m = np.float32(0) if minima is None else minima.values.reshape(-1)
         d = whole.values.reshape(-1)
         levels = self._levels(groups - m, d)
@@ -108,14 +106,14 @@ class KQuant(Format):
 
 
 @dataclass(frozen=True)
-class _Whole:
+class Whole:
     """Values as d [B] times whole numbers [B, G]."""
 
     d: F32
     whole: F32
 
     @classmethod
-    def of(cls, values: F32, end: int, limits: tuple[int, int] | None) -> _Whole:
+    def of(cls, values: F32, end: int, limits: tuple[int, int] | None) -> Whole:
         """Put the largest of values [B, G] on the given limit.
 
         The other end of `limits` is as far from zero or nearer. d is rounded to f16 first, and to

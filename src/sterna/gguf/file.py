@@ -18,11 +18,13 @@ from sterna.checkpoints.tensor_file import TensorFile
 from sterna.errors import ModelFormatError, UnsupportedModelError
 from sterna.files.reading import Span, open_regular
 from sterna.gguf.header import Header, RawTensor, read_header
+from sterna.gguf.ik_rows import plain_row_bytes, plain_rows
 from sterna.gguf.metadata import Metadata
 from sterna.gguf.paths import parts_of
 from sterna.gguf.tensor_types import (
     BLOCK_TYPES,
     FLOAT_TYPES,
+    IK_BLOCK_TYPES,
     IK_TYPES,
     PRISM_IDS,
     SCALED_TYPES,
@@ -44,7 +46,8 @@ class GgufFile(TensorFile):
     """The validated header of one GGUF file, and reads of its tensors.
 
     `metadata`: typed access to the keys' values; `tensors`: name -> TensorInfo in file order,
-    `dtype` being the ggml type's name ("F16", "Q4_K", "I2_S"), and K last in `shape`.
+    `dtype` being the ggml type's name ("F16", "Q4_K", "I2_S"), and K last in `shape`. Types of
+    ik_llama.cpp that interleave rows (Q4_K_R4) are named, and read, as what they interleave.
 
     Raises ModelFormatError if the file breaks a rule of the format, UnsupportedModelError for types
     that Sterna does not have, RequestError if it cannot be read.
@@ -58,12 +61,19 @@ class GgufFile(TensorFile):
             header = read_header(self.path, descriptor, state.nbytes)
         self.metadata: Metadata = Metadata(self.path, header.metadata, header.places)
         self.data_offset: int = header.data_offset
-        self.tensors: dict[str, TensorInfo] = _placed(
-            self.path, header, state.nbytes - header.data_offset
-        )
+        self.tensors: dict[str, TensorInfo] = {}
+        self._moving: dict[str, Layout] = {}  # whose rows become those of plain blocks
+        placed = _placed(self.path, header, state.nbytes - header.data_offset)
+        for info, layout in placed.values():
+            self.tensors[info.name] = info
+            if layout.moves:
+                self._moving[info.name] = layout
 
     def read(self, name: str) -> npt.NDArray[np.uint8]:
-        """Read a tensor into fresh memory: uint8 [rows, bytes of a row], or [bytes] for I2_S."""
+        """Read a tensor into fresh memory: uint8 [rows, bytes of a row], or [bytes] for I2_S.
+
+        Rows are of the blocks that `formats.ggml_blocks` has for the tensor's `dtype`.
+        """
         info = self.info(name)
         out = buffer(info.nbytes, info.file, name, self.scratch)
         self.read_into(out.data, [Span(info.offset, 0, info.nbytes)])
@@ -72,7 +82,14 @@ class GgufFile(TensorFile):
         rows = 1
         for size in info.shape[:-1]:
             rows *= size
-        return out.reshape(rows, info.nbytes // rows)
+        stored = out.reshape(rows, info.nbytes // rows)
+        layout = self._moving.get(name)
+        if layout is None:
+            return stored
+        size = plain_row_bytes(layout, info.shape[-1])
+        plain = buffer(rows * size, info.file, name, self.scratch).reshape(rows, size)
+        plain_rows(layout, stored, plain)
+        return plain
 
 
 class GgufModel:
@@ -143,9 +160,9 @@ def _check_part(file: GgufFile, number: int, count: int) -> None:
 # ------------------------------------------------------------------------------ types and places
 
 
-def _placed(path: Path, header: Header, data_nbytes: int) -> dict[str, TensorInfo]:
+def _placed(path: Path, header: Header, data_nbytes: int) -> dict[str, tuple[TensorInfo, Layout]]:
     """Give each tensor its type, size and place; refuse gaps, overlaps, and bytes past the end."""
-    tensors: dict[str, TensorInfo] = {}
+    tensors: dict[str, tuple[TensorInfo, Layout]] = {}
     ordered = sorted(header.tensors, key=lambda t: t.offset)
     spans = _spans(path, ordered, data_nbytes)
     layouts = _layouts(path, header, ordered, spans)
@@ -162,14 +179,17 @@ def _placed(path: Path, header: Header, data_nbytes: int) -> dict[str, TensorInf
         if nbytes is None:
             rule = f"a row of whole blocks of {layout.k} for {layout.name}"
             raise _error(path, tensor, "shape", rule, list(tensor.shape))
+        if layout.rows > 1 and (len(tensor.shape) < 2 or tensor.shape[-2] % layout.rows):
+            rule = f"rows in multiples of {layout.rows} for {layout.name}"
+            raise _error(path, tensor, "shape", rule, list(tensor.shape))
         if nbytes > span:
             rule = f"{nbytes} bytes for {layout.name} {list(tensor.shape)}"
             raise _error(path, tensor, "size", rule, f"{span} up to the next tensor or the end")
         end += -(-nbytes // header.alignment) * header.alignment
-        tensors[tensor.name] = TensorInfo(
-            tensor.name, layout.name, tensor.shape, path, header.data_offset + tensor.offset, nbytes
-        )
-    for info in tensors.values():
+        at = header.data_offset + tensor.offset
+        info = TensorInfo(tensor.name, layout.as_read, tensor.shape, path, at, nbytes)
+        tensors[tensor.name] = info, layout
+    for info, _ in tensors.values():
         if info.dtype not in READABLE:
             raise UnsupportedModelError(
                 f"{path}: {info.name}: tensor type must be one of {', '.join(READABLE)}, "
@@ -200,9 +220,9 @@ def _layouts(
     for i, (tensor, span) in enumerate(zip(ordered, spans, strict=True)):
         if tensor.type_id in IK_TYPES:
             raise UnsupportedModelError(
-                f"{path}: {tensor.name}: tensor type must be one of llama.cpp's, but "
-                f"{IK_TYPES[tensor.type_id]} is one that ik_llama.cpp alone has; {_OTHER}, such as "
-                "IQ4_XS or IQ2_XXS"
+                f"{path}: {tensor.name}: tensor type must be one of llama.cpp's, or of "
+                f"ik_llama.cpp's own {', '.join(IK_BLOCK_TYPES)}, but got "
+                f"{IK_TYPES[tensor.type_id]}; {_OTHER}"
             )
         if not is_known(tensor.type_id):
             raise _error(path, tensor, "type", "a ggml type's id", tensor.type_id)

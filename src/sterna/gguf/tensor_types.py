@@ -1,6 +1,7 @@
 """The tensor types of GGUF files. Several types may share an id.
 
-Ids: ggml.h of llama.cpp and of microsoft/BitNet, which gave some of them other meanings.
+Ids: ggml.h of llama.cpp, of microsoft/BitNet, which gave some of them other meanings, and of
+ik_llama.cpp.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from sterna.files.words import words
 __all__ = [
     "BLOCK_TYPES",
     "FLOAT_TYPES",
+    "IK_BLOCK_TYPES",
     "IK_TYPES",
     "SCALED_TYPES",
     "Layout",
@@ -29,7 +31,19 @@ class Layout(NamedTuple):
     k: int
     nbytes: int
     extra: int = 0  # further bytes of the whole tensor
-    row: int = 0  # further bytes of each row
+    row: int = 0  # further bytes of each row, before its blocks
+    rows: int = 1  # rows that lie side by side
+    plain: str = ""  # the type that it is read as, if that is another one
+
+    @property
+    def as_read(self) -> str:
+        """The name of the type that tensors are read as."""
+        return self.plain or self.name
+
+    @property
+    def moves(self) -> bool:
+        """Whether `ik_rows` makes plain blocks of its rows."""
+        return self.rows > 1 or (self.row > 0 and self.name in BLOCK_TYPES)
 
 
 I2_S = Layout("I2_S", 4, 1, 32)
@@ -39,6 +53,9 @@ BLOCK_TYPES = words("""
     Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K TQ1_0 TQ2_0 MXFP4 IQ4_NL IQ4_XS Q1_0 Q2_0
     PQ2_0 PTQ1_0 STQ1_0 IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S
 """)
+#: Those of them that ik_llama.cpp alone has.
+IK_BLOCK_TYPES = words("Q6_0 IQ2_K IQ3_K IQ4_K IQ2_KS IQ3_KS IQ2_KL IQ4_KS IQ4_KSS")
+BLOCK_TYPES += IK_BLOCK_TYPES
 #: Small floats with a scale for each 16, as NVFP4's safetensors have them.
 SCALED_TYPES = ("NVFP4",)
 
@@ -85,9 +102,41 @@ _LAYOUTS: dict[int, tuple[Layout, ...]] = {
     41: (Layout("Q1_0", 128, 18),),
     42: (Layout("Q2_0", 64, 18), Layout("PQ2_0", 128, 34), Layout("STQ1_0", 256, 42)),
     43: (Layout("STQ1_0", 256, 42),),  # Tencent's later files
+    133: (Layout("Q6_0", 32, 26),),
+    137: (Layout("IQ2_K", 256, 76),),
+    138: (Layout("IQ3_K", 256, 110),),
+    139: (Layout("IQ4_K", 256, 144),),
     # Two forks of llama.cpp gave these ids to types of their own.
     142: (Layout("PQ2_0", 128, 34), Layout("IQ2_TN", 256, 64, row=4), Layout("IQ2_TN", 256, 66)),
     143: (Layout("PTQ1_0", 128, 28), Layout("IQ1_TN", 64, 13, row=2), Layout("IQ1_TN", 256, 54)),
+    144: (Layout("IQ4_KS", 256, 136, row=4),),
+    145: (Layout("IQ2_KS", 256, 70, row=2),),
+    146: (Layout("IQ4_KSS", 256, 128, row=4),),
+    156: (Layout("IQ3_KS", 256, 102, row=2),),
+    157: (Layout("IQ2_KL", 256, 86, row=2),),
+    202: (Layout("Q4_0_R8", 32, 18, rows=8, plain="Q4_0"),),
+    206: (Layout("Q5_0_R4", 32, 22, rows=4, plain="Q5_0"),),
+    208: (Layout("Q8_0_R8", 32, 34, rows=8, plain="Q8_0"),),
+    210: (Layout("Q2_K_R4", 256, 84, rows=4, plain="Q2_K"),),
+    211: (Layout("Q3_K_R4", 256, 110, rows=4, plain="Q3_K"),),
+    212: (Layout("Q4_K_R4", 256, 144, rows=4, plain="Q4_K"),),
+    213: (Layout("Q5_K_R4", 256, 176, rows=4, plain="Q5_K"),),
+    214: (Layout("Q6_K_R4", 256, 210, rows=4, plain="Q6_K"),),
+    216: (Layout("IQ2_XXS_R4", 256, 66, rows=4, plain="IQ2_XXS"),),
+    217: (Layout("IQ2_XS_R4", 256, 74, rows=4, plain="IQ2_XS"),),
+    218: (Layout("IQ3_XXS_R4", 256, 98, rows=4, plain="IQ3_XXS"),),
+    219: (Layout("IQ1_S_R4", 256, 48, row=2, rows=4, plain="IQ1_S"),),
+    220: (Layout("IQ4_NL_R4", 32, 18, rows=4, plain="IQ4_NL"),),
+    221: (Layout("IQ3_S_R4", 256, 110, rows=4, plain="IQ3_S"),),
+    222: (Layout("IQ2_S_R4", 256, 82, rows=4, plain="IQ2_S"),),
+    223: (Layout("IQ4_XS_R8", 256, 136, rows=8, plain="IQ4_XS"),),
+    230: (Layout("BF16_R16", 2, 4, rows=16, plain="BF16"),),
+    233: (Layout("Q6_0_R4", 32, 26, rows=4, plain="Q6_0"),),
+    337: (Layout("IQ2_K_R4", 256, 76, rows=4, plain="IQ2_K"),),
+    338: (Layout("IQ3_K_R4", 256, 110, rows=4, plain="IQ3_K"),),
+    339: (Layout("IQ4_K_R4", 256, 144, rows=4, plain="IQ4_K"),),
+    344: (Layout("IQ4_KS_R4", 256, 136, row=4, rows=4, plain="IQ4_KS"),),
+    353: (Layout("MXFP4_R8", 32, 17, rows=8, plain="MXFP4"),),
 }
 #: Types that metadata keys with the prefix `prism.` announce.
 PRISM_IDS = {142: "PQ2_0", 143: "PTQ1_0"}
@@ -95,17 +144,13 @@ PRISM_IDS = {142: "PQ2_0", 143: "PTQ1_0"}
 #: tile sizes that was made for one machine.
 TILED = {38: "TL1", 39: "TL2", 42: "TL2"}
 
-#: ik_llama.cpp's types, which nothing here reads. _R4, _R8 and _R16 interleave rows.
+#: Types of ik_llama.cpp that nothing here reads: with more levels than kernels look up, with
+#: trellises (KT), of its own BitNet models (BN), and of keys, values and activations (Q8).
 IK_TYPES: dict[int, str] = {
-    133: "Q6_0", 134: "IQ1_BN", 135: "IQ2_BN", 137: "IQ2_K", 138: "IQ3_K", 139: "IQ4_K",
-    140: "IQ5_K", 141: "IQ6_K", 144: "IQ4_KS", 145: "IQ2_KS", 146: "IQ4_KSS", 151: "Q8_KV",
-    152: "IQ5_KS", 153: "IQ2_KT", 154: "IQ3_KT", 155: "IQ4_KT", 156: "IQ3_KS", 157: "IQ2_KL",
-    158: "IQ1_KT", 202: "Q4_0_R8", 206: "Q5_0_R4", 208: "Q8_0_R8", 210: "Q2_K_R4", 211: "Q3_K_R4",
-    212: "Q4_K_R4", 213: "Q5_K_R4", 214: "Q6_K_R4", 216: "IQ2_XXS_R4", 217: "IQ2_XS_R4",
-    218: "IQ3_XXS_R4", 219: "IQ1_S_R4", 220: "IQ4_NL_R4", 221: "IQ3_S_R4", 222: "IQ2_S_R4",
-    223: "IQ4_XS_R8", 229: "IQ1_M_R4", 230: "BF16_R16", 233: "Q6_0_R4", 335: "IQ2_BN_R4",
-    337: "IQ2_K_R4", 338: "IQ3_K_R4", 339: "IQ4_K_R4", 340: "IQ5_K_R4", 344: "IQ4_KS_R4",
-    352: "IQ5_KS_R4", 353: "MXFP4_R8", 397: "Q8_K_R16", 398: "Q8_KV_R8", 399: "Q8_K_R8",
+    134: "IQ1_BN", 135: "IQ2_BN", 140: "IQ5_K", 141: "IQ6_K", 151: "Q8_KV", 152: "IQ5_KS",
+    153: "IQ2_KT", 154: "IQ3_KT", 155: "IQ4_KT", 158: "IQ1_KT", 229: "IQ1_M_R4",
+    335: "IQ2_BN_R4", 340: "IQ5_K_R4", 352: "IQ5_KS_R4", 397: "Q8_K_R16", 398: "Q8_KV_R8",
+    399: "Q8_K_R8",
 }  # fmt: skip
 
 

@@ -17,8 +17,8 @@ from sterna import _native, formats
 from sterna.errors import NonFiniteError, RequestError, shown
 from sterna.formats.arithmetic import first_index
 from sterna.formats.base import Format
-from sterna.formats.ggml_blocks import parsers
-from sterna.formats.ggml_blocks.parsers import U8, Parsed
+from sterna.formats.ggml_blocks import ik_parsers, parsers
+from sterna.formats.ggml_blocks.fields import U8, Parsed
 from sterna.formats.packed_weight import PackedWeight
 
 __all__ = ["BLOCKS", "Block", "from_ggml"]
@@ -138,6 +138,16 @@ BLOCKS = {
     "iq2_s": _block(256, 82, parsers.iq2_s),
     "iq3_xxs": _block(256, 98, parsers.iq3_xxs),
     "iq3_s": _block(256, 110, parsers.iq3_s),
+    # Of ik_llama.cpp.
+    "q6_0": _block(32, 26, ik_parsers.q6_0, "q8_0"),
+    "iq2_k": _block(256, 76, ik_parsers.iq2_k),
+    "iq3_k": _block(256, 110, ik_parsers.iq3_k),
+    "iq4_k": _block(256, 144, ik_parsers.iq4_k),
+    "iq2_ks": _block(256, 72, ik_parsers.iq2_ks),
+    "iq3_ks": _block(256, 104, ik_parsers.iq3_ks),
+    "iq2_kl": _block(256, 88, ik_parsers.iq2_kl),
+    "iq4_ks": _block(256, 140, ik_parsers.iq4_ks),
+    "iq4_kss": _block(256, 132, ik_parsers.iq4_kss, "iq4_ks"),
 }
 #: Types of two bits -> their formats in files that use only three levels, as many do.
 _TERNARY = {"q2_0": "q2_0_ternary", "pq2_0": "pq2_0_ternary"}

@@ -2,7 +2,7 @@
 
 256 k of a row are a super-block: one f16 d (and d_m, if groups have minima), and for each group of
 16 or 32 k a whole number s_g (and m_g). A weight is d s_g level + d_m m_g. GGUF subtracts its
-minima; here d_m is the negative of GGUF's dmin.
+minima; here d_m is the negative of GGUF's dmin. ik_llama.cpp's IQ4_KS has float32 instead of f16.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sterna import _native
 from sterna.errors import NonFiniteError, RequestError
 from sterna.formats.arithmetic import F32, first_index
 from sterna.formats.layout import Layout
-from sterna.formats.scales.base import Packed
+from sterna.formats.scales.base import Levels, Packed
 from sterna.formats.scales.groups import GROUP_K
 from sterna.formats.scales.numbers import F16
 from sterna.formats.scales.within_rows import ProductScales
@@ -36,13 +36,14 @@ class SuperBlockScales(ProductScales):
     (native/scales/superblocks.h).
 
     group: k of a whole number, 16 or 32. scale_range, minimum_range: of s_g and m_g; None: no
-    minima. nibbles: s_g and m_g share a byte, else each is an int8.
+    minima. nibbles: s_g and m_g share a byte, else each is an int8. wide: d and d_m are float32.
     """
 
     group: int
     scale_range: tuple[int, int]
     minimum_range: tuple[int, int] | None = None
     nibbles: bool = False
+    wide: bool = False
     x_group = GROUP_K
 
     @property
@@ -56,8 +57,13 @@ class SuperBlockScales(ProductScales):
 
     @property
     def kernel_name(self) -> str:
-        """The kernels' name, by the bits of whole numbers."""
-        return "super4" if self.nibbles else "super8"
+        """The kernels' name, by the bits of whole numbers; wide: of float32."""
+        return "wide8" if self.wide else "super4" if self.nibbles else "super8"
+
+    @property
+    def _float(self) -> np.dtype[Any]:
+        """The dtype of d and d_m."""
+        return np.dtype(np.float32 if self.wide else np.float16)
 
     @property
     def max_weight(self) -> float:
@@ -71,7 +77,7 @@ class SuperBlockScales(ProductScales):
     def summary(self) -> str | None:
         """f16 per 256 x integer and minimum per 32."""
         minima = " and minimum" if self.minima else ""
-        return f"f16 per {SUPER_K} x integer{minima} per {self.group}"
+        return f"f{8 * self._float.itemsize} per {SUPER_K} x integer{minima} per {self.group}"
 
     @property
     def ranges(self) -> list[tuple[int, int]]:
@@ -94,7 +100,10 @@ class SuperBlockScales(ProductScales):
         return scales.reshape(M, K // SUPER_K, len(self.ranges), 1 + self.groups)
 
     def group_values(self, scales: F32, M: int, K: int) -> F32:
-        """Compute [M, groups, 1], or with minima [M, groups, 2]: the products d s_g, exactly."""
+        """Compute [M, groups, 1], or with minima [M, groups, 2]: the products d s_g.
+
+        They are exact, but of float32 d, which are rounded.
+        """
         parts = self.in_parts(scales, M, K)
         values = (parts[..., :1] * parts[..., 1:]).swapaxes(2, 3)
         return np.ascontiguousarray(values).reshape(M, self.n_groups(K), len(self.ranges))
@@ -104,7 +113,8 @@ class SuperBlockScales(ProductScales):
         s = np.asarray(scales, np.float32)
         values = np.broadcast_to(s, self.check_shape(s, M, K, name))
         s = np.array(values, np.float32)
-        s[..., 0], _ = F16.rounded(s[..., 0])
+        if not self.wide:
+            s[..., 0], _ = F16.rounded(s[..., 0])
         if not np.isfinite(s).all():
             at = first_index(~np.isfinite(s))
             if not np.isfinite(values[at]):
@@ -124,13 +134,24 @@ class SuperBlockScales(ProductScales):
             )
         return np.asarray(s, np.float32)
 
+    def weights(self, levels: Levels, scales: F32, value: float) -> F32:
+        """Multiply levels [M, K] by scales of `shape`, to float32 [M, K]; a sum is rounded once."""
+        if not (self.wide and self.minima):  # products are exact
+            return super().weights(levels, scales, value)
+        M, K = levels.shape
+        pairs = self.group_values(scales, M, K).astype(np.float64)[..., None]
+        groups = levels.reshape(*pairs.shape[:2], self.group)
+        real = groups * (pairs[:, :, 0] * value) + pairs[:, :, 1]
+        return np.asarray(real, np.float32).reshape(M, K)
+
     # ------------------------------------------------------------------------------------ packed
 
     @property
     def _line_bytes(self) -> tuple[int, int]:
         """Bytes of a super-block's floats and of its whole numbers, of a row."""
         parts = len(self.ranges)
-        return 2 * parts, self.groups * (1 if self.nibbles else parts)
+        floats = self._float.itemsize * parts
+        return floats, self.groups * (1 if self.nibbles else parts)
 
     def nbytes(self, layout: Layout, M: int, K: int) -> int:
         """Count the bytes of the lines of all tiles."""
@@ -143,7 +164,7 @@ class SuperBlockScales(ProductScales):
         padded[:M] = scales
         by_row = padded.reshape(tiles, rows, blocks, len(self.ranges), 1 + self.groups)
         lines = by_row.transpose(0, 2, 4, 3, 1)  # [tiles, blocks, 1 + groups, parts, rows]
-        floats = np.ascontiguousarray(F16.encoded(lines[:, :, 0])).view(np.uint8)
+        floats = np.ascontiguousarray(lines[:, :, 0].astype(self._float)).view(np.uint8)
         whole = lines[:, :, 1:].astype(np.int8).view(np.uint8)
         if self.nibbles:
             whole = whole[..., :1, :] | whole[..., 1:, :] << np.uint8(4)
@@ -161,15 +182,13 @@ class SuperBlockScales(ProductScales):
         rows = by_row.reshape(packed.shape[0] * layout.tile_rows, *self.shape(M, K)[1:])
         return np.ascontiguousarray(rows[:M])
 
-    def _apart(
-        self, lines: Packed, rows: int
-    ) -> tuple[npt.NDArray[np.float16], npt.NDArray[np.int8]]:
-        """Split lines: f16 [tiles, blocks, 1, parts, rows], integers [.., groups, parts, rows]."""
+    def _apart(self, lines: Packed, rows: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.int8]]:
+        """Split lines: floats [tiles, blocks, 1, parts, rows], whole [.., groups, parts, rows]."""
         tiles, parts = lines.shape[0], len(self.ranges)
         n, m = self._line_bytes
         view = lines.reshape(tiles, lines.shape[1] // (rows * (n + m)), rows * (n + m))
         blocks = view.shape[1]
-        floats = np.ascontiguousarray(view[:, :, : rows * n]).view(np.float16)
+        floats = np.ascontiguousarray(view[:, :, : rows * n]).view(self._float)
         whole = view[:, :, rows * n :].reshape(tiles, blocks, self.groups, m // self.groups, rows)
         if self.nibbles:
             whole = np.concatenate([whole & 15, whole >> 4], axis=3)
@@ -180,6 +199,13 @@ class SuperBlockScales(ProductScales):
 
     def valid(self, packed: Packed, layout: Layout, threads: int) -> bool:
         """Whether all d are finite, and whole numbers in range."""
+        if self.wide:
+            floats, whole = self._apart(packed, layout.tile_rows)
+            inside = [
+                (whole[..., part, :] >= low) & (whole[..., part, :] <= high)
+                for part, (low, high) in enumerate(self.ranges)
+            ]
+            return bool(np.isfinite(floats).all() and np.stack(inside).all())
         ranges = [] if self.nibbles else self.ranges  # all nibbles are in range
         return _native.super_scales_valid(
             packed, layout.tile_rows, len(self.ranges), self._line_bytes[1], ranges, threads
