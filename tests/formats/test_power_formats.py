@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers import ISAS, LEVELS, POWERS, assert_same_bits, failure, powers
 from oracle import reference_linear
-from test_fast import fast, needs_unit
+from test_fast import fast, on_units
 
 import sterna.ops as ops
 from sterna import formats, loading
@@ -108,9 +108,8 @@ def test_special_activations() -> None:
         assert_same_bits(got[4:], expected[4:])
 
 
-@needs_unit
-@pytest.mark.parametrize("name", POWERS)
-def test_bf16_products(name: str) -> None:
+@on_units(*POWERS)
+def test_bf16_products(isa: str, name: str) -> None:
     """The unit's products of rounded activations are within bf16's rounding; any threads, any N."""
     rng = np.random.default_rng(6)
     for M, K, N in ((70, 90, 3), (130, 257, 40), (64, 64, 17)):
@@ -118,11 +117,11 @@ def test_bf16_products(name: str) -> None:
         packed = ops.pack(values, scale, format=name)
         x = rng.standard_normal((N, K), np.float32)
         w = ops.dequantize(packed).astype(np.float64)
-        y = fast(x, packed)
+        y = fast(isa, x, packed)
         assert (np.abs(y - x @ w.T) <= (2.0**-8 + K * 2.0**-23) * (np.abs(x) @ np.abs(w).T)).all()
         for threads in (2, 3):
-            assert_same_bits(fast(x, packed, threads), y)
-        assert_same_bits(fast(x[:2], packed), y[:2])
+            assert_same_bits(fast(isa, x, packed, threads), y)
+        assert_same_bits(fast(isa, x[:2], packed), y[:2])
 
 
 @pytest.mark.parametrize("head", [*NIBBLES, *POWERS])

@@ -6,7 +6,7 @@ import numpy as np
 
 from sterna import formats
 from sterna.formats import Format
-from sterna.formats.scales import E4M3, F16, GroupScales, MicroBlockScales
+from sterna.formats.scales import E4M3, F16, GroupScales, MicroBlockScales, SuperBlockScales
 from sterna.formats.scales.numbers import ScaleNumber
 
 __all__ = ["NUMBERS", "any_scales", "finite_values", "largest_weight", "number_of"]
@@ -16,7 +16,8 @@ LARGE = 2.0**100
 
 
 def number_of(f: Format) -> ScaleNumber:
-    """The number of a format with scales in groups; the floats of super-blocks are f16.
+    """The number of a format with scales in groups; the floats of super-blocks count as
+    f16, also where a format holds them in float32.
 
     Those of micro-blocks are of float32, which holds any E4M3.
     """
@@ -48,7 +49,8 @@ def any_scales(number: ScaleNumber, shape: tuple[int, ...], rng: np.random.Gener
 def largest_weight(f: Format) -> float:
     """The largest scale times the largest level of a format with scales in groups."""
     assert f.codebook is not None
-    if isinstance(f.scales, MicroBlockScales):
+    wide = isinstance(f.scales, SuperBlockScales) and f.scales.wide
+    if wide or isinstance(f.scales, MicroBlockScales):
         return float(np.finfo(np.float32).max)
     return (
         float(finite_values(number_of(f)).max()) * max(-f.codebook.low, f.codebook.high) * f.value
