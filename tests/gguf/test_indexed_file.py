@@ -16,7 +16,7 @@ from sterna.formats.ggml_blocks import BLOCKS
 
 pytest.importorskip("gguf", reason="needs the gguf package (pip install sterna[test])")
 
-INDEXED = [name for name in BLOCKS if name.startswith(("iq1", "iq2", "iq3"))]
+INDEXED = [name for name, block in BLOCKS.items() if block.format.layout.name == name]
 TYPES = {"": "IQ3_S", "attn_v": "IQ2_XXS", "attn_k": "IQ2_S", "ffn_down": "IQ1_S"}
 
 
