@@ -5,10 +5,11 @@
 # flags the compiler lacks: a wheel for others must have all. Units that are built by name need to be in STERNA_ISAS.
 # Sets STERNA_UNITS, and for each of them unit_NAME_rank, _needs, _extends, _by and _flags.
 file(GLOB isa_headers CONFIGURE_DEPENDS ${STERNA_ROOT}/native/isa/*.h)
-# Nothing is thrown through a kernel, so tables for unwinding it would be 70 kB of a wheel for nothing. (Windows walks all
-# stacks by such tables.)
+# Nothing is thrown through a kernel, so tables for unwinding it would be 60 kB of a wheel for nothing. Windows walks all
+# stacks by such tables, and without them GCC 12 keeps fewer of avx2's accumulators in registers. Wheels of other
+# architectures have fewer units.
 set(STERNA_NO_UNWINDING "")
-if(NOT WIN32)
+if(architecture STREQUAL "x86_64" AND NOT WIN32)
   set(STERNA_NO_UNWINDING -fno-exceptions -fno-asynchronous-unwind-tables -fno-unwind-tables)
 endif()
 set(STERNA_KERNEL_FLAGS "")
@@ -108,8 +109,10 @@ unset(CMAKE_TRY_COMPILE_TARGET_TYPE)
 function(sterna_unit_target target name)
   set(flags ${unit_${name}_flags})
   target_compile_options(${target} PRIVATE
-    ${STERNA_FLAGS} ${STERNA_NO_UNWINDING} ${STERNA_KERNEL_FLAGS} ${flags} ${STERNA_KERNEL_WARNINGS}
-    -Wno-uninitialized)
+    ${STERNA_FLAGS} ${STERNA_KERNEL_FLAGS} ${flags} ${STERNA_KERNEL_WARNINGS} -Wno-uninitialized)
+  if(NOT name STREQUAL "avx2")
+    target_compile_options(${target} PRIVATE ${STERNA_NO_UNWINDING})
+  endif()
   if("light" IN_LIST ARGN AND ("-mavx512f" IN_LIST flags OR name STREQUAL "avx2")
      AND NOT unit_${name}_by STREQUAL "tiles")
     target_compile_options(${target} PRIVATE ${STERNA_LIGHT_FLAGS})
