@@ -5,7 +5,7 @@
 # flags the compiler lacks: a wheel for others must have all. Units that are built by name need to be in STERNA_ISAS.
 # Sets STERNA_UNITS, and for each of them unit_NAME_rank, _needs, _extends, _by and _flags.
 file(GLOB isa_headers CONFIGURE_DEPENDS ${STERNA_ROOT}/native/isa/*.h)
-# Nothing is thrown through a kernel, so tables for unwinding it would be 60 kB of a wheel for nothing. Windows walks all
+# Nothing is thrown through a kernel, so tables for unwinding it would be 36 kB of a wheel for nothing. Windows walks all
 # stacks by such tables, and without them GCC 12 keeps fewer of avx2's accumulators in registers. Wheels of other
 # architectures have fewer units.
 set(STERNA_NO_UNWINDING "")

@@ -143,6 +143,7 @@ void bind_sampling(nb::module_& m) {
             std::vector<ScoreChange> changes;
             collect_changes(*draw.params, draw.history, draw.answer_begin, vocab, scores, changes);
             SampleMemory memory;
+            // Any unit: none changes a bit.
             return sample(*runnable_tables().back(),
                           {copy.data(), vocab, draw.allowed, changes, draw.mu}, *draw.params,
                           position, memory);
