@@ -1,6 +1,8 @@
 // Steps of indexed.h, decoded a vector of rows at a time. Units whose vectors hold long tables (b_lookup128) look 64 indices
 // up at once, in tables of the places of four values in a byte, or of two; others load an entry for each index.
 #pragma once
+#include <type_traits>
+
 #include "files/grids.h"
 #include "isa/table_words.inc"
 #include "layouts/layout.h"
@@ -35,48 +37,26 @@ template <int kCount, class Bit, class V>
     }
 }
 
-// The codes of index i of eight, of row block f: four k a vector. Tables give them for all row blocks, or entries are loaded
-// for the indices of the lanes, which come in words: of row blocks 0 and 2, and of 1 and 3.
+// The codes of index i of eight, of row block f, four k a vector: tables give them for all row blocks at a time.
 template <class F, class T, class V>
-struct IndexLookup {
-    static constexpr int kVectors = F::kWidth / 4;
+struct LongTables {
     const uint8_t* eight;  // the lines of eight indices, from the part's byte on
-    V index, first, other, pair;
-    uint64_t lanes[kLanes / 2];  // two lanes of words each
+    V first, other, pair;
 
+    [[gnu::always_inline]] explicit LongTables(const uint8_t* lines) : eight(lines) {}
     [[gnu::always_inline]] void start(int i) {
-        index = i_load(eight + 64 * i);
-        if constexpr (kLongTables<V>) {
-            const auto bit_of = [&](int b) {
-                if (b == 0) return b_has(index, 7);
-                const int at = F::kHigh * i + b - 1;
-                const V line = i_load(eight + 64 * (8 + at / 8));
-                return b_has(line, at % 8);
-            };
-            first = looked_up_long<F::kCount>(T::grid().planes[0], index, bit_of);
-            other = looked_up_long<F::kCount>(T::grid().planes[1], index, bit_of);
-        }
+        const V index = i_load(eight + 64 * i);
+        const auto bit_of = [&](int b) {
+            if (b == 0) return b_has(index, 7);
+            const int at = F::kHigh * i + b - 1;
+            const V line = i_load(eight + 64 * (8 + at / 8));
+            return b_has(line, at % 8);
+        };
+        first = looked_up_long<F::kCount>(T::grid().planes[0], index, bit_of);
+        other = looked_up_long<F::kCount>(T::grid().planes[1], index, bit_of);
     }
-    // Before the codes of row blocks `odd` and odd + 2.
-    [[gnu::always_inline]] void start_rows(int i, int odd) {
-        if constexpr (!kLongTables<V>) {
-            V words = bytes_of(index, odd);
-            if constexpr (F::kIndexHigh != 0) {
-                const int at = F::kHigh * i;
-                const uint8_t* const line = eight + 64 * (8 + at / 8);
-                V more = bytes_of(i_load(line), odd);
-                if (at % 8 + F::kIndexHigh > 8)
-                    more = i_or(more, i_up(bytes_of(i_load(line + 64), odd), 8));
-                const V mask = i_set1(((1 << F::kIndexHigh) - 1) * 0x10001);
-                words = i_or(words, i_up(i_and(i_down(more, at % 8), mask), 8));
-            }
-            to_scalars(words, lanes);
-        }
-    }
-    [[gnu::always_inline]] void codes(int f, V (&w)[kVectors]) {
-        if constexpr (!kLongTables<V>) {
-            load_entries(&T::grid().codes[0][0], lanes, 16 * (f / 2), w);
-        } else if constexpr (F::kWidth == 4) {
+    [[gnu::always_inline]] void codes(int, int f, V (&w)[F::kWidth / 4]) {
+        if constexpr (F::kWidth == 4) {
             if (f % 2 == 0) pair = b_joined(first, other, f);
             w[0] = b_lookup_at(T::grid().of_place, b_nibbles(pair, f));
         } else {
@@ -84,63 +64,116 @@ struct IndexLookup {
             w[1] = b_lookup_at(T::grid().of_place, b_quarters(other, f));
         }
     }
+};
+
+// The same by an entry for each lane. Indices of eight bits are read where they lie. Longer ones are made first, those of
+// all eight, so that what was stored need not be awaited: those of row blocks 0 and 2, and of 1 and 3, in turn.
+template <class F, class T, class V>
+struct EntryLoads {
+    const uint8_t* eight;
+    alignas(64) uint16_t words[F::kIndexHigh ? 8 : 1][2][2 * kLanes];
+
+    [[gnu::always_inline]] explicit EntryLoads(const uint8_t* lines) : eight(lines) {
+        if constexpr (F::kIndexHigh != 0) {
+            STERNA_UNROLL(8)
+            for (int i = 0; i < 8; ++i)
+                for (int odd = 0; odd < 2; ++odd) i_store(words[i][odd], words_of(i, odd));
+        }
+    }
+    [[gnu::always_inline]] void start(int) {}
+    [[gnu::always_inline]] void codes(int i, int f, V (&w)[F::kWidth / 4]) {
+        const auto index_of = [&](int lane) -> size_t {
+            if constexpr (F::kIndexHigh == 0) return eight[64 * i + 4 * lane + f];
+            return words[i][f % 2][2 * lane + f / 2];
+        };
+        load_entries(&T::grid().codes[0][0], index_of, w);
+    }
 
   private:
+    [[gnu::always_inline]] V words_of(int i, int odd) const {
+        const int at = F::kHigh * i;
+        const uint8_t* const line = eight + 64 * (8 + at / 8);
+        V more = bytes_of(i_load(line), odd);
+        if (at % 8 + F::kIndexHigh > 8)
+            more = i_or(more, i_up(bytes_of(i_load(line + 64), odd), 8));
+        const V mask = i_set1(((1 << F::kIndexHigh) - 1) * 0x10001);
+        return i_or(bytes_of(i_load(eight + 64 * i), odd),
+                    i_up(i_and(i_down(more, at % 8), mask), 8));
+    }
     // Bytes 0 and 2 of each lane as words, or 1 and 3.
     static V bytes_of(V line, int odd) { return i_and(i_down(line, 8 * odd), i_set1(0x00FF00FF)); }
+};
+
+template <class F, class T, class V>
+using IndexLookup = std::conditional_t<kLongTables<V>, LongTables<F, T, V>, EntryLoads<F, T, V>>;
+
+// What signs or shifts do to codes: a vector for each eight k, of a bit for each code or each row.
+template <class F, class T, class V>
+struct CodeChanges {
+    const uint8_t* lines;  // from the part's byte on
+    V of_eights[8];  // seven signs and the eighth, or the shifts of all k
+
+    [[gnu::always_inline]] CodeChanges(const uint8_t* step, int part)
+        : lines(step + 4 * kLanes * part) {
+        if constexpr (T::kShifts == 32)
+            of_eights[0] = i_load_u8(step + F::kShiftAt + kLanes * part);
+        if constexpr (T::kSigns == 7) {
+            V last = i_set1(0);
+            STERNA_UNROLL(8)
+            for (int i = 0; i < 7; ++i) {
+                const V signs = i_load(lines + 64 * (F::kSignLine + i));
+                of_eights[i] = with_eighth(signs);
+                last = i_or(last,
+                            i_down(i_and(signs, i_set1(static_cast<int32_t>(0x80808080u))), 7 - i));
+            }
+            of_eights[7] = with_eighth(last);
+        }
+    }
+    // Of eight k.
+    [[gnu::always_inline]] V of(int eight) const {
+        if constexpr (T::kSigns == 7) return of_eights[eight];
+        if constexpr (T::kSigns == 8) return i_load(lines + 64 * (F::kSignLine + eight));
+        if constexpr (T::kShifts == 32) return i_down(of_eights[0], eight / 4);
+        const int at = F::kHigh * eight + F::kIndexHigh;
+        const V line = i_load(lines + 64 * (8 + at / 8));
+        return i_down(line, at % 8);
+    }
+    // Codes of row block f, of the first or the second four k of eight.
+    [[gnu::always_inline]] static V changed(V w, V change, int f, int second) {
+        if constexpr (T::kSigns == 0)
+            return i_add_unless(w, change, T::kShifts == 8 ? 8 * f : 2 * f, i_set1(0x02020202));
+        const V bits = i_set1(second ? static_cast<int32_t>(0x80402010u) : 0x08040201);
+        return b_flip(w, b_four_times(change, f), bits, i_set1(2 * T::kZero * 0x01010101));
+    }
 };
 
 // Decodes the step of 64 k that begins at k0.
 template <class F, class T, class V>
 [[gnu::always_inline]] inline void decode_vectors(const uint8_t* step, int64_t k0, Place place) {
+    // Places of bits in long tables are part of instructions; else a loop of eight k is short enough to need no spills.
+    constexpr int kAtOnce = kLongTables<V> ? 8 : 8 / F::kWidth;
     for (int part = 0; part < kParts; ++part) {
-        const uint8_t* const lines = step + 4 * kLanes * part;
-        const uint8_t* const sign_lines = lines + 64 * F::kSignLine;
-        V last = i_set1(0), shifts = last;  // the signs of the last eight weights
-        if constexpr (T::kSigns == 7) {
-            STERNA_UNROLL(8)
-            for (int i = 0; i < 7; ++i) {
-                const V top =
-                    i_and(i_load(sign_lines + 64 * i), i_set1(static_cast<int32_t>(0x80808080u)));
-                last = i_or(last, i_down(top, 7 - i));
-            }
-        }
-        if constexpr (T::kShifts == 32) shifts = i_load_u8(step + F::kShiftAt + kLanes * part);
+        const CodeChanges<F, T, V> changes(step, part);
+        uint8_t* to[F::kRowBlocks];
+        STERNA_UNROLL(4)
+        for (int f = 0; f < F::kRowBlocks; ++f) to[f] = place.at(f, part) + k0 * place.per_k;
         for (int e = 0; e < F::kEights; ++e) {
-            const uint8_t* const eight = lines + 64 * e * F::kEightLines;
-            IndexLookup<F, T, V> lookup{eight, {}, {}, {}, {}, {}};
-            STERNA_UNROLL(8)
-            for (int i = 0; i < 8; ++i) {
-                const int k = (8 * e + i) * F::kWidth, s = k / 8;
-                lookup.start(i);
-                V signs = last;
-                if (T::kSigns == 8 || (T::kSigns == 7 && s < 7))
-                    signs = i_load(sign_lines + 64 * s);
-                if constexpr (T::kSigns == 7) signs = with_eighth(signs);
-                STERNA_UNROLL(4)
-                for (int j = 0; j < F::kRowBlocks; ++j) {
-                    const int f = kLongTables<V> ? j : j % 2 * 2 + j / 2;
-                    if (j % 2 == 0) lookup.start_rows(i, j / 2);
-                    V w[F::kWidth / 4];
-                    lookup.codes(f, w);
-                    uint8_t* const to = place.at(f, part) + (k0 + k) * place.per_k;
-                    V of_row = signs;
-                    if constexpr (T::kSigns != 0) of_row = b_four_times(signs, f);
-                    STERNA_UNROLL(2)
-                    for (int h = 0; h < F::kWidth / 4; ++h) {
-                        if constexpr (T::kSigns != 0) {
-                            const V bits = (k + 4 * h) % 8
-                                               ? i_set1(static_cast<int32_t>(0x80402010u))
-                                               : i_set1(0x08040201);
-                            w[h] = b_flip(w[h], of_row, bits, i_set1(2 * T::kZero * 0x01010101));
-                        } else if constexpr (T::kShifts == 8) {
-                            const int at = F::kHigh * i + F::kIndexHigh;
-                            const V line = i_load(eight + 64 * (8 + at / 8));
-                            w[h] = i_add_unless(w[h], line, 8 * f + at % 8, i_set1(0x02020202));
-                        } else {
-                            w[h] = i_add_unless(w[h], shifts, 2 * f + k / 32, i_set1(0x02020202));
-                        }
-                        i_store(to + 4 * h * place.per_k, w[h]);
+            IndexLookup<F, T, V> lookup(step + 4 * kLanes * part + 64 * e * F::kEightLines);
+            for (int begin = 0; begin < 8; begin += kAtOnce) {
+                STERNA_UNROLL(8)
+                for (int j = 0; j < kAtOnce; ++j) {
+                    const int i = begin + j;
+                    lookup.start(i);
+                    const V change = changes.of((8 * e + i) * F::kWidth / 8);
+                    STERNA_UNROLL(4)
+                    for (int f = 0; f < F::kRowBlocks; ++f) {
+                        V w[F::kWidth / 4];
+                        lookup.codes(i, f, w);
+                        STERNA_UNROLL(2)
+                        for (int h = 0; h < F::kWidth / 4; ++h)
+                            i_store(to[f] + 4 * h * place.per_k,
+                                    changes.changed(w[h], change, f, (j * F::kWidth / 4 + h) % 2));
+                        to[f] += F::kWidth * place.per_k;
                     }
                 }
             }
