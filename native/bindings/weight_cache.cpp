@@ -60,12 +60,14 @@ double disk_speed(system::File handle, size_t file_bytes, size_t bytes, int coun
     std::atomic<int> next{0};
     std::atomic<bool> failed{false};
     const auto began = std::chrono::steady_clock::now();
+    // Other places each time: a host may have kept those of the last probe in its memory.
+    const auto first = static_cast<size_t>(began.time_since_epoch().count());
     std::vector<std::thread> threads;
     for (int t = 0; t < kThreads; ++t)
         threads.emplace_back([&] {
             const HugeBuffer to(size + (size_t{2} << 20));  // mapped, so it begins at a page
             for (int i; (i = next++) < count;) {
-                const size_t place = static_cast<size_t>(i) * 2654435761U % places;
+                const size_t place = (first + static_cast<size_t>(i)) * 2654435761U % places;
                 try {
                     system::read_at(file, to.data(), size, place * size);
                 } catch (const std::system_error&) {
