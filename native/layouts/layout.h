@@ -80,6 +80,8 @@ struct IntegerDot {
     static constexpr bool kMicroBlocks = false;  // whether weights may be in micro-blocks
     // Whether there are kernels for activations with a scale for each kLongGroupK.
     static constexpr bool kLongGroups = false;
+    // Whether a matrix unit computes many tokens, if there is one: else the vectors of the unit that it extends.
+    static constexpr bool kOnMatrix = true;
     // Whether zero_x2 is even, so that levels are whole numbers. Then in_place() is the inverse of settle().
     static constexpr bool kEvenOffset = false;
     // Whether levels reach 128, which is decoded as 255 and lacks 1 (formats/pot4.h).
