@@ -266,10 +266,10 @@ struct iq6_k {
 };
 
 constexpr std::array kIkTypes{
-    type<q6_0>("q6_0"),        type<iq2_k>("iq2_k"),        type<iq3_k>("iq3_k"),
-    type<iq4_k>("iq4_k"),      type<iq2_ks>("iq2_ks"),      type<iq3_ks>("iq3_ks"),
-    type<iq2_kl>("iq2_kl"),    type<iq4_ks, 4>("iq4_ks"),   type<iq4_kss, 4>("iq4_kss"),
-    type<iq5_k>("iq5_k"),      type<iq5_ks, 4>("iq5_ks"),   type<iq6_k>("iq6_k"),
+    type<q6_0>("q6_0"),     type<iq2_k>("iq2_k"),      type<iq3_k>("iq3_k"),
+    type<iq4_k>("iq4_k"),   type<iq2_ks>("iq2_ks"),    type<iq3_ks>("iq3_ks"),
+    type<iq2_kl>("iq2_kl"), type<iq4_ks, 4>("iq4_ks"), type<iq4_kss, 4>("iq4_kss"),
+    type<iq5_k>("iq5_k"),   type<iq5_ks, 4>("iq5_ks"), type<iq6_k>("iq6_k"),
 };
 
 }  // namespace

@@ -158,7 +158,9 @@ inline void decode_step(typename F::Levels levels, const uint8_t* step, int part
 // The same, but leaves no field in its place: each byte is a code.
 template <class F>
 inline void decode_codes(typename F::Levels levels, const uint8_t* step, int part, int j, VI* w) {
-    if constexpr (F::kHasCodes) {
+    if constexpr (F::kHasCodes && F::kLevels > 0) {
+        F::codes(levels, step, part, j, w);
+    } else if constexpr (F::kHasCodes) {
         F::codes(step, part, j, w);
     } else {
         decode_step<F>(levels, step, part, j, w);

@@ -41,7 +41,7 @@ bool linear_matrix(const sterna::LinearArgs& a) {
     const bool many = a.x_block > 1;  // many tokens
     if constexpr (F::kSuperGroup != 0) {
         if (kSuperBlocksAlone<F> || a.groups.super()) {
-            if (many) grouped_tiles<SuperTile<F>>(a);
+            if (many) grouped_tiles<SuperTileOf<F>>(a, decode_super<F>);
             return many;
         }
     }
@@ -87,7 +87,7 @@ constexpr int64_t matrix_scratch(int64_t K, int n) {
         most = groups > most ? groups : most;
     }
     if constexpr (F::kSuperGroup != 0) {
-        const int64_t blocks = grouped_tiles_scratch<SuperTile<F>>(K, n);
+        const int64_t blocks = grouped_tiles_scratch<SuperTileOf<F>>(K, n);
         most = blocks > most ? blocks : most;
     }
     return most;

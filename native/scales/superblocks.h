@@ -460,8 +460,8 @@ struct SuperGroups {
 template <class F, class Bytes = F>
 constexpr int kLeftOffset = F::kSuperOffset - Bytes::kDecodedOffsetX2 / 2;
 template <class F, class Bytes = F>
-constexpr SuperCodes kSuperCodes = kLeftOffset<F, Bytes> ? SuperCodes::kOffset
-                                                         : SuperCodes::kLevels;
+constexpr SuperCodes kSuperCodes =
+    kLeftOffset<F, Bytes> ? SuperCodes::kOffset : SuperCodes::kLevels;
 
 // Blocks of a format F: they add its offset, which the loops that it shares with others do not know.
 template <class F, class Blocks, class Groups, class Bytes = F>

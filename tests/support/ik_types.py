@@ -12,7 +12,7 @@ from sterna.gguf.tensor_types import Layout, candidates
 
 #: Type id -> SHA-256 of the float32 values [M, K], plus 0, that ik_llama.cpp 8337e4cd3 gives for
 #: `drawn_rows`: of its dequantize_row_NAME, called for each row, or for the rows that lie together.
-#: BF16_R16 has no such function, that of MXFP4_R8 writes beyond its rows, and that of IQ6_K computes
+#: BF16_R16 has no such function, that of MXFP4_R8 writes beyond its rows, and that of IQ6_K takes
 #: a polynomial near the table that products take: tests have these by definition.
 DIGESTS: dict[str, str] = json.loads(
     Path(__file__).with_name("ik_digests.json").read_text(encoding="utf-8")

@@ -54,7 +54,9 @@ BLOCK_TYPES = words("""
     PQ2_0 PTQ1_0 STQ1_0 IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S
 """)
 #: Those of them that ik_llama.cpp alone has.
-IK_BLOCK_TYPES = words("Q6_0 IQ2_K IQ3_K IQ4_K IQ2_KS IQ3_KS IQ2_KL IQ4_KS IQ4_KSS IQ5_K IQ5_KS IQ6_K")
+IK_BLOCK_TYPES = words("""
+    Q6_0 IQ2_K IQ3_K IQ4_K IQ5_K IQ6_K IQ2_KS IQ3_KS IQ2_KL IQ4_KS IQ4_KSS IQ5_KS
+""")
 BLOCK_TYPES += IK_BLOCK_TYPES
 #: Small floats with a scale for each 16, as NVFP4's safetensors have them.
 SCALED_TYPES = ("NVFP4",)
@@ -149,8 +151,8 @@ PRISM_IDS = {142: "PQ2_0", 143: "PTQ1_0"}
 #: tile sizes that was made for one machine.
 TILED = {38: "TL1", 39: "TL2", 42: "TL2"}
 
-#: Types of ik_llama.cpp that nothing here reads: with trellises (KT), of its own BitNet models (BN),
-#: and of keys, values and activations (Q8).
+#: Types of ik_llama.cpp that nothing here reads: with trellises (KT), of its own BitNet models
+#: (BN), and of keys, values and activations (Q8).
 IK_TYPES: dict[int, str] = {
     134: "IQ1_BN", 135: "IQ2_BN", 151: "Q8_KV", 153: "IQ2_KT", 154: "IQ3_KT", 155: "IQ4_KT",
     158: "IQ1_KT", 229: "IQ1_M_R4", 335: "IQ2_BN_R4", 397: "Q8_K_R16", 398: "Q8_KV_R8",
