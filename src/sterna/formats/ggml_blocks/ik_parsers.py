@@ -184,6 +184,8 @@ def iq5_ks(raw: U8) -> Parsed:
 
 def iq6_k(raw: U8) -> Parsed:
     """d, a word of shifts, 16 scales, 128 bytes of four bits, 64 of the upper two."""
-    codes = fields_of(raw[:, 20:148], 4, 32) | fields_of(raw[:, 148:], 2, 32) << 4
+    codes = np.asarray(
+        fields_of(raw[:, 20:148], 4, 32) | fields_of(raw[:, 148:], 2, 32) << 4, np.uint8
+    )
     levels = _shifted_levels(IQ6, IQ6_SHIFT, codes, bits_of(raw[:, 2:4]))
     return levels, joined(f16(raw[:, :2])[:, 0], raw[:, 4:20].view(np.int8))
