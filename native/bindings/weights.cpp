@@ -36,7 +36,7 @@ GroupScales group_scales(const PyGroups& groups, const Weight& w, const FormatKe
         require(f.super_group > 0 && group == f.super_group && x_group == kGroupK,
                 "group: this layout has super-blocks of others, or none");
         require(s.odd() == f.odd_scales && !(minima && s.odd()) &&
-                    (s.type != ScaleType::kOdd3 || group == 16) && (!s.wide() || group == kGroupK),
+                    (s.type != ScaleType::kOdd3 || group == 16),
                 "scales: must be those that the layout's kernels read");
         require(w.K % kSuperK == 0, "K: must be a multiple of 256 for super-blocks");
         require(w.zero_x2 == 2 * f.super_offset,

@@ -2,7 +2,8 @@
 // whose names end in S and L, sterna/gguf/ik_rows.py puts it before every block.
 //
 // Their levels are few uneven numbers, which a bit of each group (`shifted`) moves up a little. Where both tables together
-// have at most sixteen levels, the bit is the highest one of a code; else it becomes a minimum.
+// have at most sixteen levels, the bit is the highest one of a code; where each has sixteen, it becomes a minimum. Those of
+// five and six bits are looked up here.
 #include <array>
 #include <bit>
 #include <cstring>
@@ -17,6 +18,10 @@ using namespace block_reading;
 
 int nibble(In from, int i) { return from[i / 2] >> 4 * (i % 2) & 15; }
 uint8_t byte(int whole) { return static_cast<uint8_t>(whole); }
+// A scale of six bits, from -32: four bytes have the upper two of all.
+int scale_of_six(In upper, In lower, int i) {
+    return (nibble(lower, i) | (upper[i / 4] >> 2 * (i % 4) & 3) << 4) - 32;
+}
 
 // Puts a bit for each group of kGroup above kBits that codes have.
 template <int kGroup, int kBits>
@@ -82,8 +87,7 @@ struct iq4_k {
         half(block, scales);
         half(block, scales + 2);
         for (int g = 0; g < 16; ++g) {
-            const int upper = block[4 + g / 4] >> 2 * (g % 4) & 3;
-            const int whole = (nibble(block + 8, g) | upper << 4) - 32;
+            const int whole = scale_of_six(block + 4, block + 8, g);
             scales[4 + 2 * g] = byte(whole);
             scales[5 + 2 * g] = byte(word16(block + 2) >> g & 1 ? 4 * whole : 0);
         }
@@ -199,10 +203,73 @@ struct iq4_kss {
     }
 };
 
+// Levels of groups that are not shifted.
+constexpr int8_t kFiveBits[32] = {-126, -114, -103, -92, -83, -74, -65, -57, -50, -43, -36,
+                                  -30,  -24,  -18,  -12, -6,  -1,  5,   11,  17,  23,  29,
+                                  36,   43,   51,   59,  68,  77,  87,  97,  109, 121};
+constexpr int8_t kSixBits[64] = {
+    -127, -121, -115, -109, -104, -98, -93, -88, -84, -79, -74, -70, -66, -62, -58, -54,
+    -51,  -47,  -44,  -40,  -37,  -34, -31, -28, -25, -22, -19, -16, -13, -11, -8,  -5,
+    -2,   0,    3,    6,    9,    12,  14,  17,  20,  23,  27,  30,  33,  36,  40,  44,
+    47,   51,   55,   59,   63,   68,  72,  77,  82,  87,  92,  98,  103, 109, 115, 121};
+// Looks codes of 16 k up, and adds `shift` if they are of a shifted group.
+void look_up(const int8_t* table, int shift, bool shifted, Levels codes) {
+    for (int k = 0; k < 16; ++k) codes[k] = static_cast<int8_t>(table[codes[k]] + shift * shifted);
+}
+// 128 bytes of four bits, 32 apart in a byte; behind them 32 of the highest ones.
+void nibbles_and_fifth(In from, Levels levels) {
+    add_fields<4, 32>(from, 128, levels);
+    add_fields<1, 32, 4>(from + 128, 32, levels);
+}
+
+// d, a word of shifts, four bytes of the scales' upper bits, 8 of their lower ones, 160 of codes.
+struct iq5_k {
+    static constexpr int k = 256, bytes = 176, halves = 1, singles = 16;
+    static bool decode(In block, Levels levels, Out scales) {
+        half(block, scales);
+        nibbles_and_fifth(block + 16, levels);
+        for (int g = 0; g < 16; ++g) {
+            scales[2 + g] = byte(scale_of_six(block + 4, block + 8, g));
+            look_up(kFiveBits, 2, word16(block + 2) >> g & 1, levels + 16 * g);
+        }
+        return true;
+    }
+};
+
+// d, 8 bytes of odd scales, whose lowest bits are shifts, 160 of codes. Two groups of 16 have the same scale.
+struct iq5_ks {
+    static constexpr int k = 256, bytes = 172, halves = 1, singles = 16;
+    static bool decode(In block, Levels levels, Out scales) {
+        std::memcpy(scales, block, 4);
+        nibbles_and_fifth(block + 12, levels);
+        for (int g = 0; g < 16; ++g) {
+            const int code = block[4 + g / 2];
+            scales[4 + g] = byte((code & 254) - 127);
+            look_up(kFiveBits, 2, code & 1, levels + 16 * g);
+        }
+        return true;
+    }
+};
+
+// d, a word of shifts, 16 scales, 128 bytes of four bits and 64 of the upper two.
+struct iq6_k {
+    static constexpr int k = 256, bytes = 212, halves = 1, singles = 16;
+    static bool decode(In block, Levels levels, Out scales) {
+        half(block, scales);
+        std::memcpy(scales + 2, block + 4, 16);
+        add_fields<4, 32>(block + 20, 128, levels);
+        add_fields<2, 32, 4>(block + 148, 64, levels);
+        for (int g = 0; g < 16; ++g)
+            look_up(kSixBits, 1, word16(block + 2) >> g & 1, levels + 16 * g);
+        return true;
+    }
+};
+
 constexpr std::array kIkTypes{
     type<q6_0>("q6_0"),     type<iq2_k>("iq2_k"),      type<iq3_k>("iq3_k"),
     type<iq4_k>("iq4_k"),   type<iq2_ks>("iq2_ks"),    type<iq3_ks>("iq3_ks"),
     type<iq2_kl>("iq2_kl"), type<iq4_ks, 4>("iq4_ks"), type<iq4_kss, 4>("iq4_kss"),
+    type<iq5_k>("iq5_k"),   type<iq5_ks, 4>("iq5_ks"), type<iq6_k>("iq6_k"),
 };
 
 }  // namespace

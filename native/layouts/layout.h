@@ -80,6 +80,8 @@ struct IntegerDot {
     static constexpr bool kMicroBlocks = false;  // whether weights may be in micro-blocks
     // Whether there are kernels for activations with a scale for each kLongGroupK.
     static constexpr bool kLongGroups = false;
+    // Whether a matrix unit computes many tokens, if there is one: else the vectors of the unit that it extends.
+    static constexpr bool kOnMatrix = true;
     // Whether zero_x2 is even, so that levels are whole numbers. Then in_place() is the inverse of settle().
     static constexpr bool kEvenOffset = false;
     // Whether levels reach 128, which is decoded as 255 and lacks 1 (formats/pot4.h).
@@ -156,7 +158,9 @@ inline void decode_step(typename F::Levels levels, const uint8_t* step, int part
 // The same, but leaves no field in its place: each byte is a code.
 template <class F>
 inline void decode_codes(typename F::Levels levels, const uint8_t* step, int part, int j, VI* w) {
-    if constexpr (F::kHasCodes) {
+    if constexpr (F::kHasCodes && F::kLevels > 0) {
+        F::codes(levels, step, part, j, w);
+    } else if constexpr (F::kHasCodes) {
         F::codes(step, part, j, w);
     } else {
         decode_step<F>(levels, step, part, j, w);

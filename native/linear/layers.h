@@ -95,8 +95,8 @@ void linear_superblocks(const sterna::LinearArgs& a) {
         linear_vectors<F, FewBlocks, ScaledBlocks<F>>(a);
     } else {
         using Bytes = SuperPanel<F>;
-        using Groups = SuperGroups<Bytes, F::kSuperGroup, kSuperCodes<F>, false>;
-        linear_vectors<F, FewBlocks, SuperBlocks<F, GroupedPanel<Bytes, Groups>, Groups>>(a);
+        using Groups = SuperGroups<Bytes, F::kSuperGroup, kSuperCodes<F, Bytes>, false>;
+        linear_vectors<F, FewBlocks, SuperBlocks<F, GroupedPanel<Bytes, Groups>, Groups, Bytes>>(a);
     }
 }
 

@@ -172,7 +172,8 @@ struct PlainTile {
 
     void prepare(const uint8_t* codes, int64_t kc, uint8_t* panel, float* scale,
                  float* minimum) const {
-        decode_levels<F, 1>(a, codes, kc, panel, [](int64_t, int) { return f_set1(1.0f); });
+        decode_levels<F, 1>(a, codes + bytes_before<F>(k0), kc, panel,
+                            [](int64_t, int) { return f_set1(1.0f); });
         for (int64_t k = k0; k < k0 + kc; k += kGroupK) {
             const uint8_t* line = scales.at(k);
             for (int row = 0; row < kRows; row += 16) {
@@ -363,16 +364,15 @@ inline void grouped_sweep(const Tile& tile, int64_t kc, int64_t n0, int64_t n1, 
 }
 
 // Computes weight tiles [first, last) for tokens [n0, n1).
-template <class Tile>
+template <class Tile, class... Decode>
 inline void grouped_chunk(const sterna::LinearArgs& a, int64_t first, int64_t last, int64_t n0,
-                          int64_t n1, const GroupedScratch<Tile>& s) {
+                          int64_t n1, const GroupedScratch<Tile>& s, Decode... decode) {
     using F = typename Tile::Format;
     for (int64_t k0 = 0; k0 < a.K; k0 += kGroupedBlockK) {
         const int64_t kc = a.K - k0 < kGroupedBlockK ? a.K - k0 : kGroupedBlockK;
         for (int64_t t = first; t < last; ++t) {
-            const Tile tile(a, t, k0);
-            tile.prepare(a.codes + t * a.tile_bytes + k0 / F::kStepK * F::kStepBytes, kc, s.panel,
-                         s.scale, s.minimum);
+            const Tile tile(a, t, k0, decode...);
+            tile.prepare(a.codes + t * a.tile_bytes, kc, s.panel, s.scale, s.minimum);
             grouped_sweep(tile, kc, n0, n1, s.y + (t - first) * s.kTileOutputs, s);
         }
     }
@@ -390,8 +390,9 @@ inline void grouped_chunk(const sterna::LinearArgs& a, int64_t first, int64_t la
     }
 }
 
-template <class Tile>
-void grouped_tiles(const sterna::LinearArgs& a) {
+// decode: of a Tile that formats share, what is the format's own.
+template <class Tile, class... Decode>
+void grouped_tiles(const sterna::LinearArgs& a, Decode... decode) {
     const GroupedScratch<Tile> s(a.scratch, a.K, a.n);
     tile_begin(16);
     for (int64_t n0 = 0; n0 < a.n; n0 += kGroupedBlockTokens) {
@@ -399,7 +400,7 @@ void grouped_tiles(const sterna::LinearArgs& a) {
         if (!a.scratch_ready || a.n > kGroupedBlockTokens) s.x.gather(a, n0, n1);
         for (int64_t first = a.tile_begin; first < a.tile_end; first += s.kChunk) {
             const int64_t end = first + s.kChunk;
-            grouped_chunk(a, first, end < a.tile_end ? end : a.tile_end, n0, n1, s);
+            grouped_chunk(a, first, end < a.tile_end ? end : a.tile_end, n0, n1, s, decode...);
         }
     }
     tile_end();

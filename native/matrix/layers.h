@@ -10,13 +10,38 @@
 
 namespace {
 
+// Runs a layer that is not for a matrix unit on vectors. The activations of many tokens become plain rows, in front of the
+// vectors' scratch, so many at a time.
+constexpr int kPlainTokens = 512;
+constexpr int64_t plain_rows_bytes(int64_t K, int64_t n) {
+    return (n < kPlainTokens ? n : kPlainTokens) * K;
+}
+inline void linear_plain_rows(const sterna::LinearArgs& a, const sterna::FormatKernels& vectors) {
+    if (a.x_block == 1) return vectors.linear(a);
+    const bool ready = a.scratch_ready && a.n <= kPlainTokens;
+    for (int n = 0; n < a.n; n += kPlainTokens) {
+        sterna::LinearArgs some =
+            layer_of_tokens(a, n, a.n - n < kPlainTokens ? a.n - n : kPlainTokens);
+        auto* const rows = reinterpret_cast<int8_t*>(a.scratch);
+        for (int i = 0; i < some.n && !ready; ++i)
+            for (int64_t k = 0; k < a.K; k += 64)
+                __builtin_memcpy(rows + i * a.ldx + k,
+                                 some.xq + sterna::x_offset(i, k, a.ldx, a.x_block), 64);
+        some.xq = rows;
+        some.x_block = 1;
+        some.scratch += plain_rows_bytes(a.K, a.n);
+        some.scratch_ready = ready;
+        vectors.linear(some);
+    }
+}
+
 // Runs the layer, or returns that vectors should run it.
 template <class F>
 bool linear_matrix(const sterna::LinearArgs& a) {
     const bool many = a.x_block > 1;  // many tokens
     if constexpr (F::kSuperGroup != 0) {
         if (kSuperBlocksAlone<F> || a.groups.super()) {
-            if (many) grouped_tiles<SuperTile<F>>(a);
+            if (many) grouped_tiles<SuperTileOf<F>>(a, decode_super<F>);
             return many;
         }
     }
@@ -62,7 +87,7 @@ constexpr int64_t matrix_scratch(int64_t K, int n) {
         most = groups > most ? groups : most;
     }
     if constexpr (F::kSuperGroup != 0) {
-        const int64_t blocks = grouped_tiles_scratch<SuperTile<F>>(K, n);
+        const int64_t blocks = grouped_tiles_scratch<SuperTileOf<F>>(K, n);
         most = blocks > most ? blocks : most;
     }
     return most;

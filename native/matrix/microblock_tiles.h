@@ -28,6 +28,7 @@ struct MicroTile {
 
     void prepare(const uint8_t* codes, int64_t kc, uint8_t* panel, float*, float*) const {
         static_assert(F::kStepK == 4);
+        codes += bytes_before<F>(k0);
         const int64_t stride = kc / kGroupK * kTileBytes;
         const Levels<F> levels(a.zero_x2);
         const typename F::Levels table(a.levels);

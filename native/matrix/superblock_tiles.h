@@ -11,22 +11,27 @@
 
 namespace {
 
-// Adds the sums of 16 tokens x 16 rows over a super-block to the outputs.
-template <class F>
+// Adds the sums of 16 tokens x 16 rows over a super-block to the outputs. All formats of these groups share it: theirs is
+// Decode, which makes a panel of kc k from k0 on of a tile's codes, and of scales [group][row].
+template <int kSpan_, int kPlanes_, int kRowBlocks_, OddScales kOdd>
 struct SuperTile {
-    using Format = F;
-    static constexpr int kSpan = F::kSuperGroup;
+    struct Format {
+        static constexpr int kRowBlocks = kRowBlocks_;
+    };
+    using Decode = void (*)(const sterna::LinearArgs& a, const uint8_t* codes, int64_t k0,
+                            int64_t kc, const float* scale, uint8_t* panel);
+    static constexpr int kSpan = kSpan_, kPlanes = kPlanes_;
     static constexpr bool kProducts = kSpan < kGroupK;
     static constexpr bool kPairs = false;
-    static constexpr int kPlanes = kProducts && F::kSuperBits > 3 ? 2 : 1;
-    static constexpr int kRows = F::kRowBlocks * sterna::kRowBlock;
+    static constexpr int kRows = kRowBlocks_ * sterna::kRowBlock;
     static_assert(kGroupedBlockK == kSuperK);
     const sterna::LinearArgs& a;
-    SuperScales<kSpan, 0, kOddScalesOf<F>> scales;
+    SuperScales<kSpan, 0, kOdd> scales;
     int64_t k0;
+    Decode decode;
 
-    SuperTile(const sterna::LinearArgs& args, int64_t tile, int64_t k)
-        : a(args), scales(args, tile, F::kRowBlocks), k0(k) {}
+    SuperTile(const sterna::LinearArgs& args, int64_t tile, int64_t k, Decode of_format)
+        : a(args), scales(args, tile, kRowBlocks_), k0(k), decode(of_format) {}
 
     void prepare(const uint8_t* codes, int64_t kc, uint8_t* panel, float* scale,
                  float* minimum) const {
@@ -36,16 +41,7 @@ struct SuperTile {
                 if (a.groups.minima)
                     f_store(minimum + k / kSpan * kRows + row, scales.minimum(k0 + k, row));
             }
-        const auto factor = [&](int64_t k, int g) {
-            return kProducts ? f_load(scale + k / kSpan * kRows + g * 16) : f_set1(1.0f);
-        };
-        if constexpr (F::kByBlocks) {
-            alignas(64) uint8_t block[kSuperK * kRows];
-            F::decode_steps(codes, kc, Direct<F>::place(block));
-            decode_levels<Direct<F>, kPlanes>(a, block, kc, panel, factor);
-        } else {
-            decode_levels<F, kPlanes>(a, codes, kc, panel, factor);
-        }
+        decode(a, codes, k0, kc, scale, panel);
     }
     [[gnu::always_inline]] void begin(const GroupedRun& run, VF (&p)[16]) const {
         STERNA_UNROLL(16)
@@ -96,5 +92,29 @@ struct SuperTile {
         }
     }
 };
+
+template <class F>
+using SuperTileOf =
+    SuperTile<F::kSuperGroup, (F::kSuperGroup < kGroupK && F::kSuperBits > 3) ? 2 : 1,
+              F::kRowBlocks, kOddScalesOf<F>>;
+
+// SuperTile::Decode of a format.
+template <class F>
+void decode_super(const sterna::LinearArgs& a, const uint8_t* codes, int64_t k0, int64_t kc,
+                  const float* scale, uint8_t* panel) {
+    using Tile = SuperTileOf<F>;
+    codes += bytes_before<F>(k0);
+    const auto factor = [&](int64_t k, int g) {
+        return Tile::kProducts ? f_load(scale + k / Tile::kSpan * Tile::kRows + g * 16)
+                               : f_set1(1.0f);
+    };
+    if constexpr (F::kByBlocks) {
+        alignas(64) uint8_t block[kSuperK * Tile::kRows];
+        F::decode_steps(codes, kc, Direct<F>::place(block));
+        decode_levels<Direct<F>, Tile::kPlanes>(a, block, kc, panel, factor);
+    } else {
+        decode_levels<F, Tile::kPlanes>(a, codes, kc, panel, factor);
+    }
+}
 
 }  // namespace

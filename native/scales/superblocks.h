@@ -2,12 +2,13 @@
 // K-quants of GGUF. A weight is d s_g level + d_m m_g, with groups g of 16 or of 32 k; activations have a
 // scale s_x for every 32 k, as in groups.h. In ascending order of k, with one rounding for each fma:
 //
-//   T = sum over the groups of 32 k of s_g sum(level x)     exact as a float: 32 * 127 * 32 * 128 < 2^24; where d is a
-//                                                           float32, groups have 32 k, and T may be rounded once
+//   T = fma(t1, s1, t0 s0)                                  of two groups of 16 k, or t0 s0 of one of 32; t = sum(level x)
 //   p = fma(T, s_x, p)                                      over the eight T of a super-block, from 0
 //   u = fma(m_g, float(sum(x)) s_x, u)                      over its groups, from 0
 //   y = fma(p, d, y), then y = fma(u, d_m, y) where there are minima
 //
+// T is exact as a float, so that units may compute it in any way, where |s_g level| <= 32 * 128: 32 * 127 * 32 * 128 < 2^24.
+// Where both have eight bits (iq4_ks, and iq5_ks and iq6_k on b8x16), each step may round.
 // Where s_g level fits a byte (two and three bits), a panel for many tokens holds these products: then T is one
 // sum over 32 k.
 #pragma once
@@ -455,16 +456,17 @@ struct SuperGroups {
     }
 };
 
-// The code of level 0 as it is decoded.
-template <class F>
-constexpr int kLeftOffset = F::kSuperOffset - F::kDecodedOffsetX2 / 2;
-template <class F>
-constexpr SuperCodes kSuperCodes = kLeftOffset<F> ? SuperCodes::kOffset : SuperCodes::kLevels;
+// The code of level 0 as it is decoded, or of a panel's bytes.
+template <class F, class Bytes = F>
+constexpr int kLeftOffset = F::kSuperOffset - Bytes::kDecodedOffsetX2 / 2;
+template <class F, class Bytes = F>
+constexpr SuperCodes kSuperCodes =
+    kLeftOffset<F, Bytes> ? SuperCodes::kOffset : SuperCodes::kLevels;
 
 // Blocks of a format F: they add its offset, which the loops that it shares with others do not know.
-template <class F, class Blocks, class Groups>
+template <class F, class Blocks, class Groups, class Bytes = F>
 struct SuperBlocks : Blocks {
-    static void begin(const sterna::LinearArgs& a) { Groups::begin(a, kLeftOffset<F>); }
+    static void begin(const sterna::LinearArgs& a) { Groups::begin(a, kLeftOffset<F, Bytes>); }
 };
 // Blocks whose panels hold products.
 template <class F>

@@ -21,7 +21,8 @@ struct Codebook {
     // Numbers that are drawn before its matrices and not used: layouts that lay between took them, and the digests of
     // those that follow stay as they are.
     unsigned skip = 0;
-    // Not kF16: in micro-blocks, or in super-blocks of this type with minima, and in no other way.
+    // Not kF16: in micro-blocks, or in super-blocks of this type, and in no other way. Those of levels that are looked up
+    // have minima.
     ScaleType only = ScaleType::kF16;
 };
 // By a matrix of 301 columns with a scale for each row: five for each code, and four for each scale of three tiles.
@@ -67,6 +68,8 @@ constexpr Codebook kCodebooks[] = {
     {"lut4x16", 16, 256},
     {"lut4x16", 16, 256, 0, ScaleType::kSuper8},
     {"lut4", 16, 256, 0, ScaleType::kWide8},
+    {"b8x16", 256, 256},
+    {"b8x16", 256, 256, 0, ScaleType::kWide8},
 };
 
 // Of layouts that look them up: any, with both ends, neither in order nor all different.
@@ -89,7 +92,7 @@ std::vector<Scales> scales_of(const FormatKernels& f, const Codebook& book) {
         return {{.name = book.only == ScaleType::kWide8 ? "wide super-blocks" : "minima",
                  .group_k = f.super_group,
                  .type = book.only,
-                 .minima = true}};
+                 .minima = f.levels > 0}};
     std::vector<Scales> all;
     if (!f.integer) all.push_back({.name = "no scales", .none = true});
     if (f.rows) all.push_back({.name = "rows"});
@@ -209,6 +212,7 @@ Matrix make_matrix(Findings& found, int index, const Codebook& book, const Scale
                                      : scales.type == ScaleType::kOdd4   ? random.below(256)
                                      : scales.type == ScaleType::kOdd3   ? random.below(64)
                                      : scales.minima                     ? random.below(64)
+                                     : scales.type == ScaleType::kWide8  ? random.below(256)
                                                                          : random.below(64) - 32);
         }
         w.groups.data = m.groups.data();

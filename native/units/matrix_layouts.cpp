@@ -25,12 +25,21 @@ inline const sterna::FormatKernels& extended(int index) {
 
 template <class F, int kIndex>
 void linear_extended(const sterna::LinearArgs& a) {
-    if (!linear_matrix<F>(a)) extended(kIndex).linear(a);
+    if constexpr (!F::kOnMatrix) {
+        linear_plain_rows(a, extended(kIndex));
+    } else if (!linear_matrix<F>(a)) {
+        extended(kIndex).linear(a);
+    }
 }
 template <class F, int kIndex>
 int64_t scratch_extended(int64_t K, int n) {
-    const int64_t own = matrix_scratch<F>(K, n), vectors = extended(kIndex).scratch_bytes(K, n);
-    return own > vectors ? own : vectors;
+    const int64_t vectors = extended(kIndex).scratch_bytes(K, n);
+    if constexpr (!F::kOnMatrix) {
+        return plain_rows_bytes(K, n) + vectors;
+    } else {
+        const int64_t own = matrix_scratch<F>(K, n);
+        return own > vectors ? own : vectors;
+    }
 }
 
 template <class F, int kIndex>

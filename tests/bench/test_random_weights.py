@@ -63,7 +63,7 @@ def test_random_weights_look_like_a_models(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [*GROUPED, "stq1_0", "iq1_m", "iq2_xxs", "iq3_s", "iq2_k", "iq4_ks"]
+    "name", [*GROUPED, "stq1_0", "iq1_m", "iq2_xxs", "iq3_s", "iq2_k", "iq4_ks", "iq5_ks"]
 )
 def test_random_weights_of_groups(name: str) -> None:
     """Valid codes with a scale for every group, also where levels depend on their neighbours."""

@@ -84,6 +84,17 @@ def test_layout_of_planes(name: str) -> None:
     np.testing.assert_array_equal(packed.codes, expected.reshape(2, -1))
 
 
+@pytest.mark.parametrize("name", ["iq5_k", "iq5_ks", "iq6_k"])
+def test_bytes_of_super_blocks_lie_as_others(name: str) -> None:
+    """Tiles are those of i8, of any of their levels."""
+    f = formats.get(name)
+    levels = np.random.default_rng(6).choice(f.codebook.array, (70, 256))
+    scales = np.ones(f.scales.shape(70, 256), np.float32)
+    packed = ops.pack(levels, scales, format=name)
+    np.testing.assert_array_equal(packed.codes, ops.pack(levels, 1.0, format="i8").codes)
+    np.testing.assert_array_equal(packed.unpacked(), levels)
+
+
 @pytest.mark.parametrize("shape", [(1, 1), (64, 64), (70, 130), (129, 63)], ids=str)
 @pytest.mark.parametrize("name", [n for n in [*INTEGER, *FLOAT] if not n.startswith("pot")])
 def test_layout(name: str, shape: tuple[int, int]) -> None:

@@ -20,7 +20,8 @@ from sterna.formats.scales.numbers import ScaleNumber
 
 # Suffixes over the layouts of levels (powers of two: test_power_formats.py), one group longer than
 # the activations' and one no power of two.
-IK = ["iq2_k", "iq3_k", "iq4_k", "iq2_ks", "iq3_ks", "iq2_kl", "iq4_ks"]  # for files alone
+# for files alone
+IK = "iq2_k iq3_k iq4_k iq5_k iq6_k iq2_ks iq3_ks iq2_kl iq4_ks iq5_ks".split()
 NAMES = [*GROUPED, *IK, "i1:g32", "i2:g64", "i2p:g128", "t5:g96", "i4:g32", "i8:g256"]
 SUPER = [n for n in (*GROUPED, *IK) if isinstance(formats.get(n).scales, SuperBlockScales)]
 
@@ -212,7 +213,7 @@ def test_lines_of_an_untrusted_file(name: str) -> None:
     for at, value in ((0, infinity), (0, nan), (lines.shape[1] - 64, b"\x40")):
         bad = lines.copy()
         bad[0, at : at + len(value)] = np.frombuffer(value, np.uint8)
-        any_byte = name in ("q2_k", "q6_k", "iq4_k", "iq4_ks")
+        any_byte = name in ("q2_k", "q6_k", "iq4_k", "iq4_ks", "iq5_ks", "iq6_k")
         assert f.scales.valid(bad, f.layout, 2) == (at > 0 and any_byte)
     if f.scales.wide:
         bad = lines.copy()

@@ -25,9 +25,10 @@ HALVES = {
     "stq1_0": (41,), "iq1_s": (1,), "iq1_m": (), "iq2_xxs": (1,), "iq2_xs": (1,), "iq2_s": (1,),
     "iq3_xxs": (1,), "iq3_s": (1,), "q6_0": (1,), "iq2_k": (1,), "iq3_k": (1,), "iq4_k": (1,),
     "iq2_ks": (1,), "iq3_ks": (1,), "iq2_kl": (1,), "iq4_ks": (3,), "iq4_kss": (3,),
+    "iq5_k": (1,), "iq5_ks": (3,), "iq6_k": (1,),
 }  # fmt: skip
 #: Their d is a float32.
-WIDE = ("iq4_ks", "iq4_kss")
+WIDE = ("iq4_ks", "iq4_kss", "iq5_ks")
 
 
 def random_blocks(name: str, M: int, count: int, seed: int) -> np.ndarray:

@@ -121,6 +121,10 @@ KINDS = {
     "attn_q": "IQ4_KS", "attn_k": "IQ4_K_R4", "attn_v": "Q6_0_R4", "attn_output": "IQ3_K",
     "ffn_gate": "IQ2_KL", "ffn_up": "IQ4_KS_R4", "ffn_down": "IQ2_KS",
 }  # fmt: skip
+MORE_BITS = {
+    "attn_q": "IQ5_KS", "attn_k": "IQ5_K_R4", "attn_v": "IQ6_K", "attn_output": "IQ5_K",
+    "ffn_gate": "IQ5_KS_R4", "ffn_up": "IQ5_K", "ffn_down": "IQ6_K",
+}  # fmt: skip
 
 
 def scaled_rows(type_id: int, M: int, K: int, d: float) -> np.ndarray:
@@ -143,15 +147,15 @@ def values_of(path: Path, type_id: int, raw: np.ndarray, K: int) -> np.ndarray:
     return ops.dequantize(from_ggml(file.tensors["m"].dtype.lower(), file.read("m")))
 
 
-def ik_model(path: Path, tiny: Tiny) -> dict[str, np.ndarray]:
+def ik_model(path: Path, tiny: Tiny, kinds: dict[str, str] = KINDS) -> dict[str, np.ndarray]:
     """Writes a model of several types; returns the checkpoint's floats."""
     file, floats = build(replace(tiny, types={}))
-    ids = {name_of(type_id): type_id for type_id in IDS}
+    ids = {name_of(type_id): type_id for type_id in (*IDS, 141)}
     tensors = []
     for name, (w, _) in file.items():
         type_id, raw = 0, w.astype("<f4")
         if w.ndim == 2 and name.startswith("blk."):
-            type_id = ids[KINDS[name.split(".")[2]]]
+            type_id = ids[kinds[name.split(".")[2]]]
             deviation = values_of(
                 path, type_id, scaled_rows(type_id, *w.shape, 1), w.shape[1]
             ).std()
@@ -162,10 +166,11 @@ def ik_model(path: Path, tiny: Tiny) -> dict[str, np.ndarray]:
     return floats
 
 
-def test_a_model_of_several_types(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kinds", [KINDS, MORE_BITS], ids=["four bits", "more bits"])
+def test_a_model_of_several_types(kinds: dict[str, str], tmp_path: Path) -> None:
     """As floats it gives the logits of the float32 checkpoint to the bit; packed, nearly these."""
     path, tiny = tmp_path / "x.gguf", Tiny("qwen2", layers=1, seed=51)
-    expected = logits(floating(tmp_path / "hf", tiny, ik_model(path, tiny)))
+    expected = logits(floating(tmp_path / "hf", tiny, ik_model(path, tiny, kinds)))
     assert_same_bits(logits(LLM(path, format="f32", head="f32")), expected)
     packed = logits(LLM(path))
     assert np.median(np.abs(packed - expected)) < 0.05 * expected.std()

@@ -12,8 +12,8 @@ from sterna.gguf.tensor_types import Layout, candidates
 
 #: Type id -> SHA-256 of the float32 values [M, K], plus 0, that ik_llama.cpp 8337e4cd3 gives for
 #: `drawn_rows`: of its dequantize_row_NAME, called for each row, or for the rows that lie together.
-#: BF16_R16 has no such function, and that of MXFP4_R8 writes beyond its rows: tests have these by
-#: definition.
+#: BF16_R16 has no such function, that of MXFP4_R8 writes beyond its rows, and that of IQ6_K takes
+#: a polynomial near the table that products take: tests have these by definition.
 DIGESTS: dict[str, str] = json.loads(
     Path(__file__).with_name("ik_digests.json").read_text(encoding="utf-8")
 )
@@ -22,6 +22,18 @@ IQ2 = (-31, -13, 1, 17, -26, -8, 6, 22)
 IQ3 = (-63, -40, -23, -10, 1, 13, 28, 47, -59, -36, -19, -6, 5, 17, 32, 51)
 IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
        -123, -100, -79, -61, -45, -31, -18, -6, 5, 17, 29, 42, 57, 73, 93, 117)  # fmt: skip
+IQ5 = (-126, -114, -103, -92, -83, -74, -65, -57, -50, -43, -36, -30, -24, -18, -12, -6,
+       -1, 5, 11, 17, 23, 29, 36, 43, 51, 59, 68, 77, 87, 97, 109, 121,
+       -124, -112, -101, -90, -81, -72, -63, -55, -48, -41, -34, -28, -22, -16, -10, -4,
+       1, 7, 13, 19, 25, 31, 38, 45, 53, 61, 70, 79, 89, 99, 111, 123)  # fmt: skip
+IQ6 = (-127, -121, -115, -109, -104, -98, -93, -88, -84, -79, -74, -70, -66, -62, -58, -54,
+       -51, -47, -44, -40, -37, -34, -31, -28, -25, -22, -19, -16, -13, -11, -8, -5,
+       -2, 0, 3, 6, 9, 12, 14, 17, 20, 23, 27, 30, 33, 36, 40, 44,
+       47, 51, 55, 59, 63, 68, 72, 77, 82, 87, 92, 98, 103, 109, 115, 121,
+       -126, -120, -114, -108, -103, -97, -92, -87, -83, -78, -73, -69, -65, -61, -57, -53,
+       -50, -46, -43, -39, -36, -33, -30, -27, -24, -21, -18, -15, -12, -10, -7, -4,
+       -1, 1, 4, 7, 10, 13, 15, 18, 21, 24, 28, 31, 34, 37, 41, 45,
+       48, 52, 56, 60, 64, 69, 73, 78, 83, 88, 93, 99, 104, 110, 116, 122)  # fmt: skip
 #: Two levels each, a byte each, the second one higher.
 IQ2_KL = (
     0xE9C1, 0x0DC1, 0xC1D8, 0xF6D8, 0x0DD8, 0x2FD8, 0xD8E9, 0xE9E9, 0x01E9, 0x0DE9, 0x1CE9,
@@ -189,6 +201,38 @@ def iq4_kss(block: np.ndarray, j: int) -> np.float32:
     return _product(_f32(block), (scale & 254) - 127, IQ4[16 * (scale & 1) + code])
 
 
+def _long_nibble(block: np.ndarray, at: int, j: int) -> int:
+    """The code of weight j where 32 bytes have 64 of them, the first 32 in the low nibbles."""
+    return int(block[at + j // 64 * 32 + j % 32]) >> 4 * (j // 32 % 2) & 15
+
+
+def _five(block: np.ndarray, at: int, j: int) -> int:
+    """The same, with a fifth bit in 32 further bytes."""
+    return _long_nibble(block, at, j) | (int(block[at + 128 + j % 32]) >> j // 32 & 1) << 4
+
+
+def iq5_k(block: np.ndarray, j: int) -> np.float32:
+    g = j // 16
+    upper = int(block[4 + g // 4]) >> 2 * (g % 4) & 3
+    level = IQ5[32 * _bit(block, 2, g) + _five(block, 16, j)]
+    return _product(_f16(block), (_nibble(block, 8, g) | upper << 4) - 32, level)
+
+
+def iq5_ks(block: np.ndarray, j: int) -> np.float32:
+    scale = int(block[4 + j // 32])
+    return _product(_f32(block), (scale & 254) - 127, IQ5[32 * (scale & 1) + _five(block, 12, j)])
+
+
+def iq6_k(block: np.ndarray, j: int) -> np.float32:
+    g = j // 16
+    code = _long_nibble(block, 20, j) | _two(block, 148, j) << 4
+    scale = int(block[4 + g : 5 + g].view(np.int8)[0])
+    return _product(_f16(block), scale, IQ6[64 * _bit(block, 2, g) + code])
+
+
 WEIGHTS = {
-    of.__name__: of for of in (q6_0, iq2_k, iq3_k, iq4_k, iq2_ks, iq3_ks, iq2_kl, iq4_ks, iq4_kss)
-}
+    of.__name__: of
+    for of in (
+        q6_0, iq2_k, iq3_k, iq4_k, iq5_k, iq6_k, iq2_ks, iq3_ks, iq2_kl, iq4_ks, iq4_kss, iq5_ks
+    )
+}  # fmt: skip

@@ -84,10 +84,10 @@ def _one_bit(to: int, at: int) -> Piece:
     return _at(to + j % 32, j // 32, 1), _at(at + 16 * g + 4 * _R4 + i, q, 1)
 
 
-def _fifth_bits(to: int, at: int) -> Piece:
-    """The fifth bit of 256 codes."""
+def _fifth_bits(to: int, at: int, of_quads: tuple[int, int, int]) -> Piece:
+    """The fifth bit of 256 codes; of_quads: the bit that each bit of a quad's number gives."""
     j, g, q, i = _weights(256)
-    bit = 4 * (q // 4) + 2 * (q % 2) + q // 2 % 2
+    bit = sum(value * (q >> n & 1) for n, value in enumerate(of_quads))
     return _at(to + j % 32, j // 32, 1), _at(at + 16 * g + 4 * _R4 + i, bit, 1)
 
 
@@ -184,7 +184,7 @@ def _q4_k() -> list[Piece]:
 
 def _q5_k() -> list[Piece]:
     heads = [_bytes(0, 0, 2), _bytes(2, 8, 2)]
-    codes = [_fifth_bits(16, 64), _long_half_bytes(48, 192, 32)]
+    codes = [_fifth_bits(16, 64, (2, 1, 4)), _long_half_bytes(48, 192, 32)]
     return [*heads, *_six_bit_scales(16, 32), *codes]
 
 
@@ -220,15 +220,21 @@ def _iq4_ks() -> list[Piece]:
     return [_each(0, 0, 8), _half_bytes(8, 32, 256)]
 
 
-def _iq4_k() -> list[Piece]:
+def _iq4_or_5_k() -> list[Piece]:
+    """All but the codes of IQ4_K and IQ5_K."""
     g, place = _pairs(16)
     return [
         _bytes(0, 0, 2),
         _shifts(2, 8),
         _upper_scales(_at(4 + g // 4, 2 * (g % 4), 2), 16, place),
         _low_scales(_nibbles_of(8, g), 32, place),
-        _half_bytes(16, 64, 256),
     ]
+
+
+def _five_bits(to: int, at: int) -> list[Piece]:
+    """Nibbles of 256 codes, and behind them their fifth bits."""
+    fifth = _fifth_bits(to + 128, at + 512, (4, 1, 2))
+    return [_long_half_bytes(to, at, 32), fifth]
 
 
 def _iq3_k() -> list[Piece]:
@@ -313,7 +319,9 @@ MAPS: dict[str, Callable[[], list[Piece]]] = {
     "IQ4_NL_R4": _iq4_nl,
     "IQ4_XS_R8": _iq4_xs,
     "IQ4_KS_R4": _iq4_ks,
-    "IQ4_K_R4": _iq4_k,
+    "IQ4_K_R4": lambda: [*_iq4_or_5_k(), _half_bytes(16, 64, 256)],
+    "IQ5_K_R4": lambda: [*_iq4_or_5_k(), *_five_bits(16, 64)],
+    "IQ5_KS_R4": lambda: [_each(0, 0, 8), *_five_bits(8, 32)],
     "IQ3_K_R4": _iq3_k,
     "IQ2_K_R4": _iq2_k,
     "IQ1_S_R4": _iq1_s,

@@ -54,7 +54,9 @@ BLOCK_TYPES = words("""
     PQ2_0 PTQ1_0 STQ1_0 IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S
 """)
 #: Those of them that ik_llama.cpp alone has.
-IK_BLOCK_TYPES = words("Q6_0 IQ2_K IQ3_K IQ4_K IQ2_KS IQ3_KS IQ2_KL IQ4_KS IQ4_KSS")
+IK_BLOCK_TYPES = words("""
+    Q6_0 IQ2_K IQ3_K IQ4_K IQ5_K IQ6_K IQ2_KS IQ3_KS IQ2_KL IQ4_KS IQ4_KSS IQ5_KS
+""")
 BLOCK_TYPES += IK_BLOCK_TYPES
 #: Small floats with a scale for each 16, as NVFP4's safetensors have them.
 SCALED_TYPES = ("NVFP4",)
@@ -106,12 +108,15 @@ _LAYOUTS: dict[int, tuple[Layout, ...]] = {
     137: (Layout("IQ2_K", 256, 76),),
     138: (Layout("IQ3_K", 256, 110),),
     139: (Layout("IQ4_K", 256, 144),),
+    140: (Layout("IQ5_K", 256, 176),),
+    141: (Layout("IQ6_K", 256, 212),),
     # Two forks of llama.cpp gave these ids to types of their own.
     142: (Layout("PQ2_0", 128, 34), Layout("IQ2_TN", 256, 64, row=4), Layout("IQ2_TN", 256, 66)),
     143: (Layout("PTQ1_0", 128, 28), Layout("IQ1_TN", 64, 13, row=2), Layout("IQ1_TN", 256, 54)),
     144: (Layout("IQ4_KS", 256, 136, row=4),),
     145: (Layout("IQ2_KS", 256, 70, row=2),),
     146: (Layout("IQ4_KSS", 256, 128, row=4),),
+    152: (Layout("IQ5_KS", 256, 168, row=4),),
     156: (Layout("IQ3_KS", 256, 102, row=2),),
     157: (Layout("IQ2_KL", 256, 86, row=2),),
     202: (Layout("Q4_0_R8", 32, 18, rows=8, plain="Q4_0"),),
@@ -135,7 +140,9 @@ _LAYOUTS: dict[int, tuple[Layout, ...]] = {
     337: (Layout("IQ2_K_R4", 256, 76, rows=4, plain="IQ2_K"),),
     338: (Layout("IQ3_K_R4", 256, 110, rows=4, plain="IQ3_K"),),
     339: (Layout("IQ4_K_R4", 256, 144, rows=4, plain="IQ4_K"),),
+    340: (Layout("IQ5_K_R4", 256, 176, rows=4, plain="IQ5_K"),),
     344: (Layout("IQ4_KS_R4", 256, 136, row=4, rows=4, plain="IQ4_KS"),),
+    352: (Layout("IQ5_KS_R4", 256, 168, row=4, rows=4, plain="IQ5_KS"),),
     353: (Layout("MXFP4_R8", 32, 17, rows=8, plain="MXFP4"),),
 }
 #: Types that metadata keys with the prefix `prism.` announce.
@@ -144,12 +151,11 @@ PRISM_IDS = {142: "PQ2_0", 143: "PTQ1_0"}
 #: tile sizes that was made for one machine.
 TILED = {38: "TL1", 39: "TL2", 42: "TL2"}
 
-#: Types of ik_llama.cpp that nothing here reads: with more levels than kernels look up, with
-#: trellises (KT), of its own BitNet models (BN), and of keys, values and activations (Q8).
+#: Types of ik_llama.cpp that nothing here reads: with trellises (KT), of its own BitNet models
+#: (BN), and of keys, values and activations (Q8).
 IK_TYPES: dict[int, str] = {
-    134: "IQ1_BN", 135: "IQ2_BN", 140: "IQ5_K", 141: "IQ6_K", 151: "Q8_KV", 152: "IQ5_KS",
-    153: "IQ2_KT", 154: "IQ3_KT", 155: "IQ4_KT", 158: "IQ1_KT", 229: "IQ1_M_R4",
-    335: "IQ2_BN_R4", 340: "IQ5_K_R4", 352: "IQ5_KS_R4", 397: "Q8_K_R16", 398: "Q8_KV_R8",
+    134: "IQ1_BN", 135: "IQ2_BN", 151: "Q8_KV", 153: "IQ2_KT", 154: "IQ3_KT", 155: "IQ4_KT",
+    158: "IQ1_KT", 229: "IQ1_M_R4", 335: "IQ2_BN_R4", 397: "Q8_K_R16", 398: "Q8_KV_R8",
     399: "Q8_K_R8",
 }  # fmt: skip
 

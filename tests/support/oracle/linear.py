@@ -74,23 +74,24 @@ def _groups(x: F32, packed: PackedWeight, scales: GroupScales, low: bool) -> F32
 
 
 def _super_blocks(x: F32, packed: PackedWeight, scales: SuperBlockScales, low: bool) -> F32:
-    """scales/superblocks.h: exact sums of 32 k with whole numbers, then fused multiply-adds."""
+    """scales/superblocks.h: exact sums of groups, then fused multiply-adds."""
     (N, K), M, group = x.shape, packed.M, scales.group
     q, s_x = quantize_activations(x.reshape(-1, GROUP_K), SMALLEST, low)
     q = q.reshape(N, K // group, group).astype(np.int64)
     s_x = s_x.reshape(N, K // GROUP_K)
     levels = packed.unpacked().reshape(M, K // group, group).astype(np.int64)
     parts = scales.in_parts(packed.scales, M, K)
-    whole = parts[:, :, 0, 1:].reshape(M, K // group).astype(np.int64)
+    whole = parts[:, :, 0, 1:].reshape(M, K // group)
     minima = parts[:, :, -1, 1:].reshape(M, K // group)
     y = np.zeros((N, M), np.float32)
     for block in range(K // SUPER_K):
         p = np.zeros((N, M), np.float32)
         for k in range(block * SUPER_K, (block + 1) * SUPER_K, GROUP_K):
-            total = np.zeros((N, M), np.int64)
+            total = np.zeros((N, M), np.float32)
             for g in range(k // group, (k + GROUP_K) // group):
-                total += whole[:, g] * (q[:, g] @ levels[:, g].T)
-            p = fma_f32(total.astype(np.float32), s_x[:, k // GROUP_K, None], p)
+                t = (q[:, g] @ levels[:, g].T).astype(np.float32)
+                total = fma_f32(t, whole[None, :, g], total)
+            p = fma_f32(total, s_x[:, k // GROUP_K, None], p)
         y = fma_f32(p, parts[None, :, block, 0, 0] * np.float32(packed.format.value), y)
         if not scales.minima:
             continue

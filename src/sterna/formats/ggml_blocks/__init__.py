@@ -148,6 +148,9 @@ BLOCKS = {
     "iq2_kl": _block(256, 88, ik_parsers.iq2_kl),
     "iq4_ks": _block(256, 140, ik_parsers.iq4_ks),
     "iq4_kss": _block(256, 132, ik_parsers.iq4_kss, "iq4_ks"),
+    "iq5_k": _block(256, 176, ik_parsers.iq5_k),
+    "iq5_ks": _block(256, 172, ik_parsers.iq5_ks),
+    "iq6_k": _block(256, 212, ik_parsers.iq6_k),
 }
 #: Types of two bits -> their formats in files that use only three levels, as many do.
 _TERNARY = {"q2_0": "q2_0_ternary", "pq2_0": "pq2_0_ternary"}

@@ -22,7 +22,7 @@ from sterna.formats.ggml_blocks.fields import (
     nibbles,
     words_of,
 )
-from sterna.formats.ik_quants import IQ2, IQ3, SHIFT
+from sterna.formats.ik_quants import IQ2, IQ3, IQ5, IQ5_SHIFT, IQ6, IQ6_SHIFT, SHIFT
 from sterna.formats.iq4_nl import LEVELS
 
 #: Levels of the two weights of each of IQ2_KL's 32 pairs (iq2kl_values): their numbers among eight.
@@ -55,6 +55,24 @@ def _two_of_each(raw: U8) -> U8:
     return np.asarray(fields.reshape(len(raw), -1), np.uint8)
 
 
+def _six_bit_scales(raw: U8) -> npt.NDArray[np.int16]:
+    """Four bytes of upper bits from byte 4 on, 8 of lower ones: from -32, [B, 16]."""
+    return (nibbles(raw[:, 8:16]) | _two_of_each(raw[:, 4:8]) << 4).astype(np.int16) - 32
+
+
+def _five_bits(raw: U8) -> U8:
+    """128 bytes of four bits, 32 apart in a byte, and 32 of the highest ones, [B, 256]."""
+    return np.asarray(fields_of(raw[:, :128], 4, 32) | _high(raw[:, 128:]) << 4, np.uint8)
+
+
+def _shifted_levels(
+    table: tuple[int, ...], shift: int, codes: U8, shifts: npt.NDArray[Any]
+) -> npt.NDArray[np.int8]:
+    """Levels of codes [B, 256], `shift` more in groups whose bit of `shifts` [B, groups] is set."""
+    more = np.repeat(shifts, 256 // shifts.shape[1], axis=1) * shift
+    return np.asarray(_levels(table, codes) + more, np.int8)
+
+
 def _high(raw: U8) -> U8:
     """Thirty-two bytes of one bit for each weight, 32 apart in a byte."""
     return fields_of(raw, 1, 32)
@@ -85,8 +103,7 @@ def iq3_k(raw: U8) -> Parsed:
 
 def iq4_k(raw: U8) -> Parsed:
     """d, a word of shifts, four bytes of upper bits of scales, 8 of lower ones, 128 of codes."""
-    d, upper = f16(raw[:, :2])[:, 0], _two_of_each(raw[:, 4:8])
-    whole = (nibbles(raw[:, 8:16]) | upper << 4).astype(np.int16) - 32
+    d, whole = f16(raw[:, :2])[:, 0], _six_bit_scales(raw)
     minima = SHIFT * whole * bits_of(raw[:, 2:4])
     scales = np.stack([joined(d, whole), joined(d, minima)], axis=1)
     return _levels(LEVELS, fields_of(raw[:, 16:], 4, 16)), scales
@@ -117,10 +134,19 @@ def iq2_kl(raw: U8) -> Parsed:
     return _levels(IQ3[:8], PAIRS[index]), joined(f16(raw[:, :2])[:, 0], whole)
 
 
+def _float32(raw: U8) -> npt.NDArray[np.float32]:
+    """The d that a block begins with, [B]."""
+    return np.ascontiguousarray(raw[:, :4]).view("<f4")[:, 0]
+
+
+def _odd(codes: npt.NDArray[Any]) -> npt.NDArray[np.int16]:
+    """Scales of bytes, of which the lowest bit is a shift."""
+    return np.asarray((codes & 254).astype(np.int16) - 127)
+
+
 def _wide(raw: U8, codes: npt.NDArray[Any]) -> F32:
     """Scales of a float32 d and odd codes [B, 8], of which the lowest bit is a shift."""
-    d = np.ascontiguousarray(raw[:, :4]).view("<f4")[:, 0]
-    whole = (codes & 254).astype(np.int16) - 127
+    d, whole = _float32(raw), _odd(codes)
     with np.errstate(over="ignore", invalid="ignore"):
         of_minima = np.float32(SHIFT) * d
     return np.stack([joined(d, whole), joined(of_minima, whole * (codes & 1))], axis=1)
@@ -141,3 +167,25 @@ def iq4_kss(raw: U8) -> Parsed:
     codes = (words & 0xFFFE) ^ (words & 0xFFFE) >> 1
     pairs = codes.astype("<u2").view(np.uint8).reshape(len(raw), 128)
     return _levels(LEVELS, fields_of(pairs, 4, 16)), _wide(raw, scales)
+
+
+def iq5_k(raw: U8) -> Parsed:
+    """d, a word of shifts, four bytes of upper bits of scales, 8 of lower ones, 160 of codes."""
+    levels = _shifted_levels(IQ5, IQ5_SHIFT, _five_bits(raw[:, 16:]), bits_of(raw[:, 2:4]))
+    return levels, joined(f16(raw[:, :2])[:, 0], _six_bit_scales(raw))
+
+
+def iq5_ks(raw: U8) -> Parsed:
+    """A float32 d, 8 bytes of scales, 160 of codes; a scale is of two groups of 16."""
+    codes = raw[:, 4:12]
+    levels = _shifted_levels(IQ5, IQ5_SHIFT, _five_bits(raw[:, 12:]), codes & 1)
+    return levels, joined(_float32(raw), np.repeat(_odd(codes), 2, axis=1))
+
+
+def iq6_k(raw: U8) -> Parsed:
+    """d, a word of shifts, 16 scales, 128 bytes of four bits, 64 of the upper two."""
+    codes = np.asarray(
+        fields_of(raw[:, 20:148], 4, 32) | fields_of(raw[:, 148:], 2, 32) << 4, np.uint8
+    )
+    levels = _shifted_levels(IQ6, IQ6_SHIFT, codes, bits_of(raw[:, 2:4]))
+    return levels, joined(f16(raw[:, :2])[:, 0], raw[:, 4:20].view(np.int8))
