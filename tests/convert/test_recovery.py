@@ -17,6 +17,7 @@ from helpers import command, failed
 from sterna import LLM, formats, loading
 from sterna.convert import candidates
 from sterna.convert.best_for_size import Fitted, Goal, best_for_size
+from sterna.convert.one_format import in_one_format
 from sterna.convert.recovery import Piece
 from sterna.convert.running import Running, rows_of
 from sterna.engine.divergence import divergence
@@ -191,6 +192,39 @@ def test_files_for_llama_cpp(
     assert LLM(out, threads=1, cache=False).generate("a", max_tokens=2)
 
 
+@pytest.mark.filterwarnings("ignore:.*was not trained for")
+@pytest.mark.parametrize(("format", "head"), [("t5:g32", None), ("i2", "i4:g32")])
+def test_one_format_for_all(
+    format: str, head: str | None, checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Scales of groups and of rows; the embedding stays of floats unless it is to be rounded."""
+    src, out = checkpoint("llama"), tmp_path / "out"
+    recovery = Distillation(40, lr=0.02, length=64)
+    _, found = in_one_format(src, out, format, TEXTS, recovery, head=head, tokens=256, threads=1)
+    assert found.fell
+    assert found.after < 0.9 * found.before
+    # What is reported holds for the written model, so it has what was trained, head included.
+    assert lost(src, out, TEXTS, found.tokens // 63) == pytest.approx(found.after, rel=0.02)
+    written = loading.load(out, cached=False).weights.modules
+    layers = {str(w.format) for name, w in written.items() if ".layers." in name}
+    tables = {str(w.format) for name, w in written.items() if ".layers." not in name}
+    assert layers == {format}
+    assert tables == {head or "f32"}
+
+
+def test_one_format_on_the_command_line(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    src, out, text = checkpoint("llama"), tmp_path / "out", tmp_path / "text"
+    text.write_text("".join(TEXTS))
+    asked = ("--format", "i4", "--scales", "group:32", "--recover", "3", "--threads", "1")
+    asked = (*asked, "--calibrate", str(text), "--calibrate-tokens", "256")
+    *rows, last = json.loads(command("quantize", str(src), str(out), *asked, "--json").stdout)
+    assert {row["to"] for row in rows if ".layers." in row["tensor"]} == {"i4:g32"}
+    assert last["recovered"]["steps"] == 3
+    shown = command("quantize", str(src), str(out), *asked, "--force").stdout
+    assert "recover: 3 steps; KL divergence on" in shown
+    assert not out.with_name("out.unfinished").exists()
+
+
 def test_a_killed_run_goes_on_to_the_same_bytes(
     checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -233,7 +267,9 @@ def test_what_cannot_be_trained_is_refused_first(
 ) -> None:
     src, out = checkpoint("llama"), tmp_path / "o"
     asked = ("quantize", str(src), str(out))
-    failed(command(*asked, "--recover", "10"), "--recover: need --bpw")
+    failed(command(*asked, "--recover", "9", "--format", "bf16"), "with integer levels")
+    failed(command(*asked, "--recover", "9", "--format", "gguf:Q4_0"), "with --for gguf")
+    failed(command(*asked, "--recover", "9", "--codebook", "learn"), "--codebook: must be left out")
     with pytest.raises(RequestError, match=r"without experts, but .* has model\.layers\.0"):
         make(checkpoint("mixtral"), out, 5)
     with pytest.raises(RequestError, match=r"from a model of floats, but .* is packed"):

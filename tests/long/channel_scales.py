@@ -29,7 +29,7 @@ import numpy.typing as npt  # noqa: E402
 import scipy.linalg  # noqa: E402
 
 from sterna import formats  # noqa: E402
-from sterna.cli.goal import python_texts  # noqa: E402
+from sterna.cli.recover import python_texts  # noqa: E402
 from sterna.convert.candidates import units_of  # noqa: E402
 from sterna.convert.moments import Moments  # noqa: E402
 from sterna.convert.plan import plan  # noqa: E402

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import checkpoint_factory as factory
 import llama_cpp_process
 import pytest
 import texts
 
 from sterna import LLM, formats
 from sterna.convert import convert
+from sterna.convert.best_for_size import Goal, best_for_size
 from sterna.convert.gguf_mixtures import type_in
 from sterna.evaluate.perplexity import perplexity
 from sterna.gguf.file import GgufFile
@@ -90,3 +93,21 @@ def test_llama_cpp_reads_what_we_write(type: str, floats: Path, tmp_path: Path) 
             agreed += 1
     print(type, agreed)
     assert agreed >= len(prompts) * n // 2
+
+
+def test_llama_cpp_reads_a_chosen_mixture(tmp_path: Path) -> None:
+    """What `--bpw --for gguf` writes: several types in a file, one for each matrix."""
+    src, path, n = tmp_path / "m", tmp_path / "m.gguf", 10
+    factory.write(src, replace(factory.RECIPES["llama-256"], seed=6))  # its answers lead by far
+    fitted = best_for_size(
+        src, path, Goal(bits=6.5), [texts.PROSE], target="gguf", tokens=128, threads=1
+    )
+    types = {tensor.dtype for tensor in GgufFile(path).tensors.values()} - {"F32"}
+    assert len(types) > 1
+    assert {row["format"].upper() for row in fitted.rows} == types
+    ours = LLM(path, context=256, cache=False)
+    prompt = ours.tokenizer.encode("def read_lines(path):")
+    asked = {"n_predict": n, "temperature": 0, "ignore_eos": True, "return_tokens": True}
+    (theirs,) = llama_cpp_process.completions(path, [{"prompt": prompt, **asked}])
+    mine = ours.generate(prompt, max_tokens=n, temperature=0, repetition_penalty=1)
+    assert mine.tokens == theirs["tokens"]

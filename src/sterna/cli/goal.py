@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,29 +11,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sterna.cli.convert import size_of
-from sterna.cli.progress import progress_bar
+from sterna.cli.recover import Stages, python_texts, recovery_of, row_of, tell
 from sterna.cli.report import table, without_table
 from sterna.cli.terminal import console, print_json
 from sterna.errors import RequestError, shown
 
 if TYPE_CHECKING:
     from sterna.convert.best_for_size import Fitted
-    from sterna.convert.recovery import Recovery
 
-__all__ = ["Goal", "nbytes_of_text", "python_texts"]
+__all__ = ["Goal", "nbytes_of_text"]
 
 COLUMNS = {name: name for name in ("matrix", "MxK", "format", "bits", "MB", "KL")}
-#: What stages count, and by how much it is divided: a measured matrix is several steps.
-UNITS_OF_STAGE = {
-    "reading": ("tokens", 1.0),
-    "measuring": ("steps", 1.0),
-    "rounding": ("million weights", 1e6),
-    "recovering": ("steps", 1.0),
-}
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 BINARY = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 SIZE = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
-PIECE = 2000  # characters of a piece of the default text
 
 
 def nbytes_of_text(text: str) -> int:
@@ -74,11 +64,8 @@ class Goal:
         if asked > 1:
             raise click.UsageError("--bpw, --size, --fits: must be one of them")
         if not asked:
-            others = (context, plot, recover)
-            if runtime != "sterna" or any(other is not None for other in others):
-                raise click.UsageError(
-                    "--context, --for, --plot, --recover: need --bpw, --size or --fits"
-                )
+            if runtime != "sterna" or context is not None or plot is not None:
+                raise click.UsageError("--context, --for, --plot: need --bpw, --size or --fits")
             return None
         if context is not None and not fits:
             raise click.UsageError("--context: needs --fits")
@@ -116,11 +103,11 @@ class Goal:
         from sterna.runtime import available_bytes
 
         started = time.perf_counter()
-        recovery = None if self.recover is None else _recovery(self.recover)
+        recovery = None if self.recover is None else recovery_of(self.recover)
         free = coarse(available_bytes()) if self.fits else None
         goal = Bytes(self.bpw, self.nbytes, free, self.context)
         texts = python_texts() if calibrate is None else parts_of(calibrate, src).used
-        with _Stages(src) as stages:
+        with Stages(src) as stages:
             fitted = best_for_size(
                 src,
                 dst,
@@ -143,40 +130,6 @@ class Goal:
             _tell(dst, fitted, seconds)
 
 
-def _recovery(steps: int) -> Recovery:
-    """Make what trains; RequestError without the packages that it needs."""
-    try:
-        from sterna.integrations.recovering import Distillation
-    except ImportError as error:
-        raise RequestError(f"recover: needs {error.name}: pip install 'sterna[train]'") from None
-    return Distillation(steps)
-
-
-def python_texts() -> list[str]:
-    """Return the topics of Python's documentation, prose with code, in pieces."""
-    from pydoc_data import topics
-
-    text = "\n".join(topics.topics[name] for name in sorted(topics.topics))
-    return [text[at : at + PIECE] for at in range(0, len(text), PIECE)]
-
-
-class _Stages(ExitStack):
-    """A progress bar for each stage."""
-
-    def __init__(self, src: str) -> None:
-        super().__init__()
-        self._src, self._stage = src, ""
-        self._update: Any = None
-
-    def __call__(self, stage: str, done: int, total: int) -> None:
-        if stage != self._stage:
-            self.close()
-            unit, scale = UNITS_OF_STAGE[stage]
-            self._stage = stage
-            self._update = self.enter_context(progress_bar(f"{stage} {self._src}", unit, scale))
-        self._update(done, total)
-
-
 def _summary(src: str, dst: Path, fitted: Fitted, seconds: float) -> dict[str, Any]:
     return {
         "source": src,
@@ -188,16 +141,8 @@ def _summary(src: str, dst: Path, fitted: Fitted, seconds: float) -> dict[str, A
         "seconds": seconds,
         "matrices": fitted.rows,
         "curve": [{"weight_bytes": size, "estimated_kl": kl} for size, kl in fitted.curve],
-        "recovered": _recovered(fitted),
+        "recovered": fitted.recovered and row_of(fitted.recovered),
     }
-
-
-def _recovered(fitted: Fitted) -> dict[str, Any] | None:
-    found = fitted.recovered
-    if found is None:
-        return None
-    names = ("steps", "tokens", "before", "after", "fell")
-    return {name: getattr(found, name) for name in names}
 
 
 def _tell(dst: Path, fitted: Fitted, seconds: float) -> None:
@@ -218,13 +163,8 @@ def _tell(dst: Path, fitted: Fitted, seconds: float) -> None:
         f"{seconds:.0f} s; mean KL divergence from before, estimated: {fitted.estimated_kl:.2g}",
         soft_wrap=True,
     )
-    if (found := fitted.recovered) is not None:
-        kept = "" if found.fell else "; it did not fall, so the model stays as it was rounded"
-        console().print(
-            f"recover: {found.steps} steps; KL divergence on {found.tokens:,} held-out tokens of "
-            f"the text: {found.before:.3g} before, {found.after:.3g} after{kept}",
-            soft_wrap=True,
-        )
+    if fitted.recovered is not None:
+        tell(fitted.recovered)
 
 
 def _draw(fitted: Fitted, path: Path) -> None:

@@ -16,6 +16,7 @@ from sterna.cli.goal import Goal
 from sterna.cli.option_groups import grouped_command
 from sterna.cli.options import fetch_model
 from sterna.cli.progress import progress_bar
+from sterna.cli.recover import recover_one_format, row_of, tell
 from sterna.cli.report import table, without_table
 from sterna.cli.terminal import print_json
 
@@ -44,9 +45,9 @@ COLUMNS = {name: name for name in ("tensor", "MxK", "from", "to", *FIGURES)}
 )
 @option(
     "--recover steps",
-    "After --bpw, --size or --fits: so many steps of training of scales, norms and biases on the "
-    "text, towards the unrounded model's answers. Some hundred are a good number. Needs "
-    "sterna[train].",
+    "After rounding: so many steps of training of scales, norms and biases on the text, towards "
+    "the unrounded model's answers. Some hundred are a good number. With --format, weights are "
+    "rounded with error feedback first. Needs sterna[train].",
     type=click.IntRange(1, 1_000_000),
 )
 @option(
@@ -130,6 +131,15 @@ def command(
     format = format or (DEFAULT_FORMAT if codebook is None else TABLE_FORMAT)
     name = with_scales(format, scales)
     fetch_model(src, offline)
+    if steps is not None:
+        losses, found = recover_one_format(
+            src, dst, name, steps, calibrate, calibrate_tokens, codebook=codebook, **options
+        )
+        row = finished(src, dst, name, options["head"], losses, time.perf_counter() - started)
+        _show(losses, row, as_json, [{"recovered": row_of(found)}])
+        if not as_json:
+            tell(found)
+        return
     text = None
     if calibrate is not None:
         text = Calibration.of(src, name, calibrate, calibrate_tokens, options)
@@ -141,15 +151,23 @@ def command(
     rounded = any(not loss.exact for loss in losses)
     options["codebook"] = codebook
     gain = text.gain(src, dst, name, options) if text is not None and rounded else None
+    row = finished(src, dst, name, options["head"], losses, time.perf_counter() - started)
+    _show(losses, row, as_json, [] if gain is None else [gain])
     if as_json:
-        print_json([*(loss.row() for loss in losses), *([] if gain is None else [gain])])
         return
-    table([_row(loss) for loss in losses], COLUMNS, right=FIGURES)
-    report(finished(src, dst, name, options["head"], losses, time.perf_counter() - started))
     if gain is not None:
         show_gain(gain)
     elif text is not None:
         click.echo("calibrate: nothing was rounded, so that the text made no difference")
+
+
+def _show(losses: list[Any], row: dict[str, Any], as_json: bool, others: list[Any]) -> None:
+    """Print the losses, and the result as a whole; others: more rows of --json."""
+    if as_json:
+        print_json([*(loss.row() for loss in losses), *others])
+        return
+    table([_row(loss) for loss in losses], COLUMNS, right=FIGURES)
+    report(row)
 
 
 def _row(loss: Any) -> dict[str, Any]:

@@ -11,16 +11,13 @@ killed goes on where it ended (`unfinished`).
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sterna import __version__, formats, models
-from sterna.checkpoints.cache import cache_key
+from sterna import formats, models
 from sterna.checkpoints.model_shape import SHARE, Shape, memory_of, shape_of_config
 from sterna.checkpoints.resolve import resolve
 from sterna.convert.allocation import Choice, allocate, curve, least_bytes
@@ -32,7 +29,7 @@ from sterna.convert.packed_export import directory_overhead, to_directory
 from sterna.convert.plan import plan
 from sterna.convert.recovery import Recovered, Recovery, check_source, recovered
 from sterna.convert.targets import check_places
-from sterna.convert.unfinished import unfinished
+from sterna.convert.unfinished import begun_with, unfinished
 from sterna.errors import RequestError
 from sterna.weights.loss import Loss
 
@@ -146,7 +143,7 @@ def best_for_size(
             f"{name}: must be at least {possible}, the smallest that {src} can have in formats of "
             f"{target}, but got {asked}"
         )
-    begun = _begun(path, texts, tokens=tokens, runtime=target, i2s=i2s)
+    begun = begun_with(path, texts, tokens=tokens, runtime=target, i2s=i2s)
     most = fixed + sum(max(one.nbytes for one in of_unit) for of_unit in sizes)
     with unfinished(job.dst, begun, reserve=min(budget, most)) as kept:
         measured = measure(job, planned, target, texts, tokens, kept, progress)
@@ -180,13 +177,6 @@ def best_for_size(
     nbytes = fixed + sum(one.nbytes for one in chosen)
     points = [(fixed + size, loss) for size, loss in curve(measured.choices)]
     return Fitted(rows, nbytes, planned.n_weights, points, losses, found)
-
-
-def _begun(path: Path, texts: Sequence[str], **others: Any) -> dict[str, Any]:
-    """Return what measurements and roundings depend on: all but the size that is asked for."""
-    digest = hashlib.sha256(json.dumps(list(texts)).encode())
-    source = cache_key(path, None, None)
-    return {"source": source, "text": digest.hexdigest(), "version": __version__, **others}
 
 
 def _commonest(chosen: Sequence[Choice]) -> str:

@@ -25,6 +25,7 @@ from sterna.errors import RequestError
 from sterna.formats import Format, PackedWeight, weighted
 from sterna.formats.feedback import Feedback
 from sterna.runtime import resolve_threads
+from sterna.weights.packing import layer_scale
 from sterna.weights.rounding import converted, keeps
 from sterna.weights.sources import PackedWeights
 
@@ -176,7 +177,8 @@ def _piece(job: Job, item: Item, name: str, weight: PackedWeight) -> Piece:
     format = job.formats.get(name, weight.format)
     squares, rounding = job.squares.get(item.name), job.rounding(name)
     threads = resolve_threads(job.threads)
-    made = [*converted(weight, format, None, None, threads, squares, rounding)]
+    scale = None if item.kind == "table" else layer_scale(format)
+    made = [*converted(weight, format, scale, None, threads, squares, rounding)]
     levels = np.concatenate([levels for levels, _ in made])
     if not format.scaled:  # a format of floats has its words in place of levels
         levels = formats.float_format(format.name).floats(levels)[:, : weight.K]

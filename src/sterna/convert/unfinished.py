@@ -15,7 +15,7 @@ import hashlib
 import json
 import shutil
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sterna import __version__
+from sterna.checkpoints.cache import cache_key
 from sterna.errors import RequestError, warn
 from sterna.files.reading import read_file
 from sterna.files.system import lock, opened
@@ -30,7 +32,7 @@ from sterna.files.writing import replacing, replacing_directory, unwritable
 from sterna.formats import Format, weighted
 from sterna.formats.feedback import Feedback
 
-__all__ = ["Kept", "unfinished"]
+__all__ = ["Kept", "begun_with", "unfinished"]
 
 BEGUN, MOST_BEGUN = "begun.json", 1 << 16
 Arrays = Mapping[str, npt.NDArray[Any]]
@@ -69,7 +71,8 @@ class Kept:
     ) -> weighted.Rounded:
         """Round as `weighted.rounded`, or return what was made of the same before."""
         of_inputs = squares.variances if isinstance(squares, Feedback) else squares
-        digest = hashlib.sha256(f"{format} {w.shape} {scale} ".encode())
+        place = scale if "row" in format.scales.kinds else None  # which other formats ignore
+        digest = hashlib.sha256(f"{format} {w.shape} {place} ".encode())
         digest.update(np.ascontiguousarray(w).data)
         digest.update(b"" if of_inputs is None else np.ascontiguousarray(of_inputs).data)
         name = f"rounded-{digest.hexdigest()}"
@@ -81,6 +84,13 @@ class Kept:
 
     def _file(self, name: str) -> Path:
         return self.folder / f"{name}.npz"
+
+
+def begun_with(path: Path, texts: Sequence[str], **others: Any) -> dict[str, Any]:
+    """Return what moments and roundings depend on: the source, the text, Sterna and others."""
+    digest = hashlib.sha256(json.dumps(list(texts)).encode())
+    source = cache_key(path, None, None)
+    return {"source": source, "text": digest.hexdigest(), "version": __version__, **others}
 
 
 @contextlib.contextmanager
