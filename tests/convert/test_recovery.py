@@ -24,6 +24,9 @@ from sterna.engine.divergence import divergence
 from sterna.errors import RequestError
 from sterna.formats import codec, weighted
 from sterna.integrations.recovering import Distillation
+from sterna.train import loop
+from sterna.train.chats import Rows
+from sterna.train.loop import TrainingOptions
 from sterna.train.recovery import ScaledLinear, ScaledTable, ScaledWeight
 
 TEXTS = [
@@ -108,6 +111,31 @@ def test_gradients_are_those_of_the_weights(name: str, monkeypatch: pytest.Monke
     for got, expected in zip(found, (weight.change.grad, x.grad), strict=True):
         torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
     assert float(weight.change.grad.abs().max()) > 0
+
+
+@pytest.mark.parametrize("name", ["i4:g32", "q4_1", "q4_k", "i8"])
+def test_scales_and_minima_have_one_learning_rate(name: str, tmp_path: Path) -> None:
+    """A step of Adam moves each as far, whether a format has minima or not."""
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = ScaledLinear(ScaledWeight(piece(name)), None)
+
+        def get_input_embeddings(self) -> None:
+            return None
+
+        get_output_embeddings = get_input_embeddings
+
+    def loss(model: Model, tokens: torch.Tensor, *_: object) -> torch.Tensor:
+        return model.layer(torch.ones(1, model.layer.scaled.K)).square().sum() * len(tokens)
+
+    model, tokens = Model(), torch.ones(1, 4, dtype=torch.long)
+    rows = Rows(tokens, torch.arange(4)[None], tokens, 0)
+    options = TrainingOptions(1, 0.01, warmup=0)
+    loop.train(model, rows, options, tmp_path, loss=loss)
+    change = model.layer.scaled.change.detach().abs()
+    assert float(change.max()) == pytest.approx(0.001, rel=0.01)
 
 
 def test_powers_of_two_stay() -> None:

@@ -53,7 +53,8 @@ class ScaledWeight(nn.Module):
             self._unit[:, :, 1] = self._unit.amax(dim=2)
         self.levels = torch.from_numpy(np.ascontiguousarray(piece.levels))
         trains = piece.trains and getattr(piece.format.scales, "number", None) is not E8M0
-        self.change = nn.Parameter(torch.zeros(self._free.shape), requires_grad=trains)
+        # The 1 at the end gives scales next to minima the learning rate that scales alone have.
+        self.change = nn.Parameter(torch.zeros(*self._free.shape, 1), requires_grad=trains)
 
     def _in_parts(self, scales: F32) -> F32:
         """Reshape to [rows, blocks, parts, numbers]: scale and minimum, the trained number first.
@@ -70,8 +71,9 @@ class ScaledWeight(nn.Module):
 
     def _trained(self) -> Tensor:
         """Return the trained numbers as they are stored, [rows, blocks, parts]."""
-        scale = self._free[:, :, :1] * self.change[:, :, :1].exp()  # never changes its sign
-        moved = self._free[:, :, 1:] + self._unit[:, :, 1:] * self.change[:, :, 1:]
+        change = self.change[..., 0]
+        scale = self._free[:, :, :1] * change[:, :, :1].exp()  # never changes its sign
+        moved = self._free[:, :, 1:] + self._unit[:, :, 1:] * change[:, :, 1:]
         free = torch.cat([scale, moved], dim=2)
         return straight_through(_stored(self.format, free.detach()), free)
 
