@@ -135,6 +135,15 @@ void bind_machine(nb::module_& m) {
         "isa"_a);
     m.attr("fewest_joint_tokens") = kFewestJointTokens;
     m.def(
+        "has_tiles",
+        [](const std::string& isa) {
+            const auto* t = find_table(isa);
+            require(t, "isa: must be the name of a runnable unit");
+            return t->x_block(kMostVectorTokens) > 1;
+        },
+        "isa"_a);
+    m.attr("most_vector_tokens") = kMostVectorTokens;
+    m.def(
         "unit_digests",
         [](const std::string& isa) {
             const auto& kernels = table(isa);

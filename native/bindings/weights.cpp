@@ -480,6 +480,13 @@ void bind_weights(nb::module_& m) {
                         "joint_tokens: must be 0, or 8 and more for ternary weights with a scale "
                         "for each row");
                 w.weight.joint_tokens = fewest;
+            })
+        .def_prop_rw(
+            "tile_tokens", [](const PyWeight& w) { return w.weight.tile_tokens; },
+            [](PyWeight& w, int fewest) {
+                require(fewest >= 0 && fewest <= kMostVectorTokens + 1,
+                        "tile_tokens: must lie in 0..256");
+                w.weight.tile_tokens = fewest;
             });
 }
 

@@ -35,42 +35,37 @@ inline void linear_plain_rows(const sterna::LinearArgs& a, const sterna::FormatK
     }
 }
 
+// More than kFewTokens tokens.
+template <class F>
+void many_on_tiles(const sterna::LinearArgs& a) {
+    if constexpr (F::kSuperGroup != 0) {
+        if (kSuperBlocksAlone<F> || a.groups.super())
+            return grouped_tiles<SuperTileOf<F>>(a, decode_super<F>);
+    }
+    if constexpr (F::kMicroBlocks) {
+        if (a.groups.micro()) return grouped_tiles<MicroTile<F>>(a);
+    }
+    if constexpr (F::kLongGroups) {
+        if (a.groups.group_k && a.groups.x_group_k == sterna::kLongGroupK)
+            return many_tokens<F, JoinGroups<F>>(a);
+    }
+    if constexpr (F::kGroupScales) {
+        if (a.groups.group_k) return grouped_tiles<PlainTile<F>>(a);
+    }
+    if constexpr (F::kRowScales) many_tokens<F, JoinRows<F>>(a);
+}
+
 // Runs the layer, or returns that vectors should run it.
 template <class F>
 bool linear_matrix(const sterna::LinearArgs& a) {
-    const bool many = a.x_block > 1;  // many tokens
-    if constexpr (F::kSuperGroup != 0) {
-        if (kSuperBlocksAlone<F> || a.groups.super()) {
-            if (many) grouped_tiles<SuperTileOf<F>>(a, decode_super<F>);
-            return many;
-        }
+    if (a.x_block > 1) {
+        if (a.n < a.tile_tokens) return false;
+        many_on_tiles<F>(a);
+        return true;
     }
-    if constexpr (F::kMicroBlocks) {
-        if (a.groups.micro()) {
-            if (many) grouped_tiles<MicroTile<F>>(a);
-            return many;
-        }
-    }
-    if constexpr (F::kLongGroups) {
-        if (a.groups.group_k && a.groups.x_group_k == sterna::kLongGroupK) {
-            if (many) many_tokens<F, JoinGroups<F>>(a);
-            return many;
-        }
-    }
-    if constexpr (F::kGroupScales) {
-        if (a.groups.group_k) {
-            if (many) grouped_tiles<PlainTile<F>>(a);
-            return many;
-        }
-    }
-    if constexpr (F::kRowScales) {
-        if (many) {
-            many_tokens<F, JoinRows<F>>(a);
-            return true;
-        }
-        // Levels of 128 need a second panel.
-        if constexpr (!F::kHasLevel128) {
-            if (is_direct(a, kFewestTileTokens - 1)) return false;
+    // Levels of 128 need a second panel.
+    if constexpr (F::kRowScales && !F::kHasLevel128) {
+        if (!a.groups.group_k && !is_direct(a, kFewestTileTokens - 1)) {
             linear_few_tokens<F>(a);
             return true;
         }

@@ -16,7 +16,7 @@ struct Weight {
     const uint8_t* codes = nullptr;
     const float* scale = nullptr;  // [tiles * tile_rows]; null for groups and unscaled floats
     GroupScales groups;
-    int direct_tokens = 0, joint_tokens = 0;  // LinearArgs
+    int direct_tokens = 0, joint_tokens = 0, tile_tokens = 0;  // LinearArgs
 
     // How its activations are rounded: RowwiseArgs::group_k.
     int64_t x_group_k() const { return groups.group_k ? groups.x_group_k : 0; }
@@ -119,6 +119,7 @@ inline LinearArgs linear_args(const Weight& w, const Activations& x, int n, int 
     a.scale = w.scale;
     a.groups = w.groups;
     a.direct_tokens = w.direct_tokens;
+    a.tile_tokens = w.tile_tokens;
     a.tile_bytes = w.tile_bytes;
     a.M = w.M;
     a.K = w.padded_k;

@@ -252,6 +252,7 @@ struct LayerCall {
         joint = false,
         tiles =
             false;  // tiles: into later columns of y, all tiles but the first, one piece after the other
+    int tile_tokens = 0;
 };
 
 // Of each number of tokens, once with each part of an output, and the ways of reading and blocking.
@@ -305,6 +306,7 @@ std::vector<float> product(const KernelTable& unit, const Weight& w, const Input
     a.reading = call.reading;
     a.direct_tokens = call.direct;
     a.joint_tokens = call.joint ? kFewestJointTokens : 0;
+    a.tile_tokens = call.tile_tokens;
     a.outputs.y += column;
     if (call.residual) a.outputs.residual = call.in_place ? a.outputs.y : in.residual.data();
     if (call.bias) a.outputs.bias = in.bias.data();
@@ -360,6 +362,12 @@ void check_calls(Findings& found, const Weight& w, const Inputs& in, bool ternar
         if (whole && !call.tiles && std::ssize(plain) == call.n * w.M &&
             y != with_parts(w, in, call, plain))
             found.wrong(name_of(call) + ": is not the product with what is added to it");
+        if (fast || !whole || found.unit.x_block(call.n) == 1 || call.n > kMostVectorTokens)
+            continue;
+        LayerCall vectors = call;
+        vectors.tile_tokens = kMostVectorTokens + 1;
+        if (product(found.unit, w, in, vectors, fast) != y)
+            found.wrong(name_of(call) + ": has other bits on vectors than on tiles");
     }
 }
 

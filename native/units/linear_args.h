@@ -13,6 +13,8 @@ constexpr int kRowBlock = 16;  // rows
 constexpr int kFewestJointTokens = 8, kJointRows = 1536, kLeastJointRows = 768;
 // Tiles that kernels may read side by side where tokens are at most kFewTokens.
 constexpr int kMostStreams = 4, kFewTokens = 16;
+// The most that may go to vectors though there is a matrix unit (LinearArgs::tile_tokens): rows of their own for each thread.
+constexpr int kMostVectorTokens = 255;
 // Widths of activation rows are padded to this, so that kernels may load and store whole vectors.
 constexpr int kPad = 64;
 // An integer accumulator holds sums of code * x, |x| <= 127, times the unit of a field that stays in place. The
@@ -88,6 +90,9 @@ struct LinearArgs {
     // The fewest tokens for which ternary weights, of a scale for each row, are multiplied by dot products and lookups
     // (joint_panel.h), where the unit has that; 0: none.
     int joint_tokens;
+    // The fewest of more than kFewTokens that a matrix unit multiplies, at most kMostVectorTokens + 1; fewer go to the unit
+    // that it extends.
+    int tile_tokens;
 };
 
 // The offset of token n at k: blocks of x_block tokens by 64 k, so that a block of 16 is one 1,024-byte

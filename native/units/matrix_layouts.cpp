@@ -25,21 +25,20 @@ inline const sterna::FormatKernels& extended(int index) {
 
 template <class F, int kIndex>
 void linear_extended(const sterna::LinearArgs& a) {
-    if constexpr (!F::kOnMatrix) {
-        linear_plain_rows(a, extended(kIndex));
-    } else if (!linear_matrix<F>(a)) {
-        extended(kIndex).linear(a);
+    if constexpr (F::kOnMatrix) {
+        if (linear_matrix<F>(a)) return;
     }
+    linear_plain_rows(a, extended(kIndex));
 }
 template <class F, int kIndex>
 int64_t scratch_extended(int64_t K, int n) {
-    const int64_t vectors = extended(kIndex).scratch_bytes(K, n);
-    if constexpr (!F::kOnMatrix) {
-        return plain_rows_bytes(K, n) + vectors;
-    } else {
-        const int64_t own = matrix_scratch<F>(K, n);
-        return own > vectors ? own : vectors;
-    }
+    const bool all = !F::kOnMatrix || n < sterna::kMostVectorTokens;
+    const int on_vectors = all ? n : sterna::kMostVectorTokens;
+    const int64_t rows = tiles_x_block(n) > 1 ? plain_rows_bytes(K, on_vectors) : 0;
+    const int64_t vectors = rows + extended(kIndex).scratch_bytes(K, on_vectors);
+    if constexpr (!F::kOnMatrix) return vectors;
+    const int64_t own = matrix_scratch<F>(K, n);
+    return own > vectors ? own : vectors;
 }
 
 template <class F, int kIndex>

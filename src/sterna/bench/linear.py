@@ -25,7 +25,7 @@ from sterna.bench.machine import (
 from sterna.bench.random_codes import arenas, packed_bytes
 from sterna.bench.report import fractions, spread
 from sterna.bench.shapes import SHAPES, shape_named
-from sterna.calibration import few_tokens, many_tokens
+from sterna.calibration import few_tokens, many_tokens, matrix_tokens
 from sterna.errors import RequestError, shown
 from sterna.ops import is_fast
 from sterna.runtime import Threads
@@ -232,6 +232,7 @@ class _Run:
         for weight in weights:  # as in models loaded on this machine
             weight.direct_tokens = few_tokens.known(case.threads, case.isa).get(case.format, 0)
             weight.joint_tokens = many_tokens.known(case.threads, case.isa).get(case.format, 0)
+            weight.tile_tokens = matrix_tokens.known(case.threads, case.isa).get(case.format, 0)
         return weights
 
     def _peak(self, case: _Case) -> float:

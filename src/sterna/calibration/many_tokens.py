@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from sterna import _native
-from sterna.calibration.measured import GAIN, LEAST_BYTES
-from sterna.calibration.token_counts import TokenCount, samples_of, step_seconds
+from sterna.calibration.measured import LEAST_BYTES
+from sterna.calibration.token_counts import TokenCount, crossing, samples_of, step_seconds
 from sterna.formats import PackedWeight
 from sterna.formats.codebook import TERNARY
 from sterna.formats.scales import RowScales
@@ -54,16 +54,7 @@ def fewest_joint(seconds: Mapping[tuple[int, int], float]) -> int:
     seconds: the time of a step by its number of tokens (COUNTS) and the number from which layers
     are joint: 0, never; or 8, in all of them. Each step weighs the same.
     """
-
-    def cost(fewest: int) -> float:
-        def of_step(n: int) -> float:
-            never, joint = seconds[n, _NEVER], seconds[n, COUNTS[0]]
-            return (joint if fewest and n >= fewest else never) / min(never, joint)
-
-        return sum(map(of_step, COUNTS))
-
-    best = min(COUNTS, key=cost)
-    return best if cost(best) * GAIN < cost(_NEVER) else _NEVER
+    return crossing(seconds, COUNTS, before=_NEVER, after=COUNTS[0], usual=_NEVER)
 
 
 def _is_ternary(weight: PackedWeight) -> bool:

@@ -9,13 +9,13 @@ from itertools import cycle
 from typing import Literal
 
 from sterna import _native
-from sterna.calibration.measured import LEAST_BYTES, keep, kept, place, usual_seconds
+from sterna.calibration.measured import GAIN, LEAST_BYTES, keep, kept, place, usual_seconds
 from sterna.checkpoints.cache import cache_dir
 from sterna.errors import RequestError, shown
 from sterna.formats import PackedWeight
 from sterna.runtime import Threads
 
-__all__ = ["Measure", "TokenCount", "samples_of", "step_seconds"]
+__all__ = ["Measure", "TokenCount", "crossing", "samples_of", "step_seconds"]
 
 _LEAST_WEIGHT_BYTES = 1 << 20
 # Rows that are timed at once, as in a layer: a round of a vocabulary's head would take all seconds.
@@ -105,7 +105,7 @@ def samples_of(weights: Iterable[PackedWeight]) -> dict[str, list[PackedWeight]]
 
 def step_seconds(
     packed: Sequence[PackedWeight],
-    limit: Literal["direct_tokens", "joint_tokens"],
+    limit: Literal["direct_tokens", "joint_tokens", "tile_tokens"],
     ways: Sequence[tuple[int, int]],
     threads: Threads,
     isa: str,
@@ -124,6 +124,31 @@ def step_seconds(
         return _native.time_linear([weight], n, isa, threads, 1)[0]
 
     return usual_seconds(ways, seconds_of, budget_s)
+
+
+def crossing(
+    seconds: Mapping[tuple[int, int], float],
+    crossings: Iterable[int],
+    before: int,
+    after: int,
+    usual: int,
+) -> int:
+    """Return the number of tokens from which on to go the second way, if that gains; else 0.
+
+    seconds: the time of a step by its number of tokens and its way: `before` or `after`, of which
+    the kernels take `usual` by themselves. The crossing costs least over all steps, each of which
+    weighs the same.
+    """
+    counts = {n for n, _ in seconds}
+
+    def cost(way_of: Callable[[int], int]) -> float:
+        return sum(
+            seconds[n, way_of(n)] / min(seconds[n, before], seconds[n, after]) for n in counts
+        )
+
+    costs = {at: cost(lambda n, at=at: after if n >= at else before) for at in crossings}
+    best = min(costs, key=lambda at: costs[at])
+    return best if costs[best] * GAIN < cost(lambda _: usual) else 0
 
 
 def _pieces(weight: PackedWeight) -> Iterator[PackedWeight]:

@@ -84,7 +84,7 @@ def command(
 def _machine(threads: int | None, cores: str | None, bandwidth: bool) -> dict[str, Any]:
     """Return what Sterna knows of this machine, and what it derives from it."""
     from sterna import __version__, _native
-    from sterna.calibration import few_tokens, many_tokens
+    from sterna.calibration import few_tokens, many_tokens, matrix_tokens
     from sterna.calibration.bandwidth import measure_bandwidth
     from sterna.calibration.prefetch import prepare
     from sterna.calibration.readings import current
@@ -121,6 +121,7 @@ def _machine(threads: int | None, cores: str | None, bandwidth: bool) -> dict[st
         "reading": {**_reading(current(team)), "source": source},
         "direct_tokens": few_tokens.known(team, isa),
         "joint_tokens": many_tokens.known(team, isa),
+        "tile_tokens": matrix_tokens.known(team, isa) if _native.has_tiles(isa) else None,
         "cache_dir": None if folder is None else str(folder),
         "cache_bytes": sum(size for _, size in entries()),
     }
@@ -280,6 +281,14 @@ def _joint(fewest: dict[str, int]) -> str:
     return ", ".join(known) or "off (measured when a large ternary model is loaded)"
 
 
+def _tiles(fewest: dict[str, int] | None) -> str:
+    """For each measured format with scales in groups, the fewest tokens that tiles are for."""
+    if fewest is None:
+        return "no matrix unit"
+    known = [f"{name} from {n or 17} tokens" for name, n in sorted(fewest.items())]
+    return ", ".join(known) or "default (measured when a large model is loaded)"
+
+
 def _lines(row: dict[str, Any]) -> list[tuple[str, str]]:
     smt = {True: "several threads a core", False: "one thread a core", None: "SMT unknown"}
     quota = row["cpu_quota"]
@@ -311,5 +320,6 @@ def _lines(row: dict[str, Any]) -> list[tuple[str, str]]:
         ("prefetch", _reading_line(**row["reading"])),
         ("direct kernels", _direct(row["direct_tokens"])),
         ("lookup path", _joint(row["joint_tokens"])),
+        ("tiles", _tiles(row["tile_tokens"])),
         ("cache", "off" if row["cache_dir"] is None else cache),
     ]

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import _native, formats
-from sterna.calibration import LEAST_BYTES, direct_tokens, joint_tokens, prepare
+from sterna.calibration import LEAST_BYTES, direct_tokens, joint_tokens, prepare, tile_tokens
 from sterna.calibration.unit_check import checked_isa
 from sterna.checks import checked_flag, checked_name, checked_whole
 from sterna.engine.activations import resolve_activations
@@ -137,6 +137,7 @@ class Engine:
         self._crossings = Crossings(
             direct_tokens(integer, self.threads, self.isa, read),
             joint_tokens(integer, self.threads, self.isa, read),
+            tile_tokens(integer, self.threads, self.isa, read),
         )
         skip_with = self.threads if skip_zeros else 0
         self._program = self._streaming(model.graph, skip_with, context)

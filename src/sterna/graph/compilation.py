@@ -40,10 +40,12 @@ class Crossings(NamedTuple):
 
     direct: the most that are multiplied straight from the decoder (`calibration/few_tokens`).
     joint: the fewest that are multiplied by lookups, too (`calibration/many_tokens`).
+    tiles: the fewest of scales in groups that a matrix unit has (`calibration/matrix_tokens`).
     """
 
     direct: Mapping[str, int] = MappingProxyType({})
     joint: Mapping[str, int] = MappingProxyType({})
+    tiles: Mapping[str, int] = MappingProxyType({})
 
 
 UNIT_DECIDES = Crossings()
@@ -137,8 +139,10 @@ class _Numbers:
         for op in ops:
             if isinstance(op, WeightOp) and id(op.weight) not in self.by_id:
                 native = op.weight.native()
-                native.direct_tokens = crossings.direct.get(op.weight.format.name, 0)
-                native.joint_tokens = crossings.joint.get(op.weight.format.name, 0)
+                name = op.weight.format.name
+                native.direct_tokens = crossings.direct.get(name, 0)
+                native.joint_tokens = crossings.joint.get(name, 0)
+                native.tile_tokens = crossings.tiles.get(name, 0)
                 self.by_id[id(op.weight)] = self.program.weight(native)
             if isinstance(op, ExactHeadOp):
                 rows = op.screen.rows
