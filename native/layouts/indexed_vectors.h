@@ -24,16 +24,25 @@ constexpr bool kLongTables = requires(const uint8_t* t, V index) { b_lookup128(t
 template <class V>
 constexpr bool kIndexedVectors = requires(V a) { b_flip(a, a, a, a); };
 
-// The bytes of a table of kCount that index and more bits choose, in planes of 128: bit 7 is bit_of(0), the next bit_of(1).
+// Two vectors of indices, or what tables have for them.
+template <class V>
+struct Two {
+    V of[2];
+};
+// The bytes of a table of kCount that indices and more bits choose, in planes of 128: bit 7 is bit_of(0), the next bit_of(1).
+// A plane is two loads, which take longer than a look-up (Zen 4 loads 64 bytes a cycle), so it serves two vectors of indices.
 template <int kCount, class Bit, class V>
-[[gnu::always_inline]] inline V looked_up_long(const uint8_t* table, V index, Bit bit_of) {
+[[gnu::always_inline]] inline Two<V> looked_up_long(const uint8_t* table, const Two<V>& index,
+                                                    Bit bit_of) {
     if constexpr (kCount == 128) {
-        return b_lookup128(table, index);
+        return {b_lookup128(table, index.of[0]), b_lookup128(table, index.of[1])};
     } else {
         constexpr int kHalf = kCount / 2;
         constexpr int kBit = kCount > 1024 ? 3 : kCount > 512 ? 2 : kCount > 256 ? 1 : 0;
-        return b_choose(bit_of(kBit), looked_up_long<kHalf>(table, index, bit_of),
-                        looked_up_long<kHalf>(table + kHalf, index, bit_of));
+        const Two<V> low = looked_up_long<kHalf>(table, index, bit_of);
+        const Two<V> high = looked_up_long<kHalf>(table + kHalf, index, bit_of);
+        return {b_choose(bit_of(0, kBit), low.of[0], high.of[0]),
+                b_choose(bit_of(1, kBit), low.of[1], high.of[1])};
     }
 }
 
@@ -41,27 +50,30 @@ template <int kCount, class Bit, class V>
 template <class F, class T, class V>
 struct LongTables {
     const uint8_t* eight;  // the lines of eight indices, from the part's byte on
-    V first, other, pair;
+    Two<V> first, other;  // of an even i and the next
+    V pair;
 
     [[gnu::always_inline]] explicit LongTables(const uint8_t* lines) : eight(lines) {}
     [[gnu::always_inline]] void start(int i) {
-        const V index = i_load(eight + 64 * i);
-        const auto bit_of = [&](int b) {
-            if (b == 0) return b_has(index, 7);
-            const int at = F::kHigh * i + b - 1;
+        if (i % 2) return;
+        const Two<V> index = {i_load(eight + 64 * i), i_load(eight + 64 * (i + 1))};
+        const auto bit_of = [&](int n, int b) {
+            if (b == 0) return b_has(index.of[n], 7);
+            const int at = F::kHigh * (i + n) + b - 1;
             const V line = i_load(eight + 64 * (8 + at / 8));
             return b_has(line, at % 8);
         };
         first = looked_up_long<F::kCount>(T::grid().planes[0], index, bit_of);
         other = looked_up_long<F::kCount>(T::grid().planes[1], index, bit_of);
     }
-    [[gnu::always_inline]] void codes(int, int f, V (&w)[F::kWidth / 4]) {
+    [[gnu::always_inline]] void codes(int i, int f, V (&w)[F::kWidth / 4]) {
+        const V a = first.of[i % 2], b = other.of[i % 2];
         if constexpr (F::kWidth == 4) {
-            if (f % 2 == 0) pair = b_joined(first, other, f);
+            if (f % 2 == 0) pair = b_joined(a, b, f);
             w[0] = b_lookup_at(T::grid().of_place, b_nibbles(pair, f));
         } else {
-            w[0] = b_lookup_at(T::grid().of_place, b_quarters(first, f));
-            w[1] = b_lookup_at(T::grid().of_place, b_quarters(other, f));
+            w[0] = b_lookup_at(T::grid().of_place, b_quarters(a, f));
+            w[1] = b_lookup_at(T::grid().of_place, b_quarters(b, f));
         }
     }
 };
