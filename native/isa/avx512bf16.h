@@ -1,4 +1,4 @@
-// on: x86_64 | requires: avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx512bf16 | rank: 6 | built: by name | extends: avx512 by floats | flags: -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512vbmi -mavx512bf16 -mprefer-vector-width=512
+// on: x86_64 | requires: avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx512bf16 | rank: 6 | extends: avx512 by floats | flags: -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512vbmi -mavx512bf16 -mprefer-vector-width=512
 // avx512 with the products of bf16 pairs of Zen 4 and later, and of Sapphire Rapids, where amx has faster ones.
 #pragma once
 #include "isa/x86_bf16.inc"

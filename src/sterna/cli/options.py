@@ -83,8 +83,8 @@ def context_overflow_option(default: str, condition: str = "") -> Option:
 deterministic_option: Option = option(
     "--deterministic/--fast",
     "Sum float layers in a fixed order (same bits everywhere) or use bf16 products of AMX (faster "
-    "prompts), or for bf16 layers those of the unit avx512bf16 in a build that has it. Default: "
-    "AMX products for bf16 layers, where they are never slower.",
+    "prompts), or for bf16 layers those of AVX-512 (Zen 4 and later). Default: AMX products for "
+    "bf16 layers, where they are never slower.",
     default=None,
 )
 

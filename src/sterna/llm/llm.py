@@ -74,9 +74,9 @@ class LLM:
         cache_disk_max: Most bytes that this folder takes. Default 10 GiB.
         prefix: File of `sterna prefix`, or several, whose texts need not be computed again.
         deterministic: True sums float layers in a fixed order (same bits on every unit), False
-            uses bf16 products of AMX (faster prompts), or for bf16 layers those of the unit
-            avx512bf16 in a build that has it. Default: AMX products only for bf16 layers, where
-            they are never slower. Integer formats have the same bits anyway.
+            uses bf16 products of AMX (faster prompts), or for bf16 layers those of AVX-512 (Zen 4
+            and later). Default: AMX products only for bf16 layers, where they are never slower.
+            Integer formats have the same bits anyway.
         activations: Type of the rounded inputs of integer layers: "int8", or "int8x2", two int8
             planes for models trained without such rounding, at twice the time in prompts. Default
             int8.
