@@ -141,14 +141,13 @@ def crossing(
     """
     counts = {n for n, _ in seconds}
 
-    def cost(way_of: Callable[[int], int]) -> float:
-        return sum(
-            seconds[n, way_of(n)] / min(seconds[n, before], seconds[n, after]) for n in counts
-        )
+    def cost(way_of: Mapping[int, int]) -> float:
+        least = {n: min(seconds[n, before], seconds[n, after]) for n in counts}
+        return sum(seconds[n, way_of[n]] / least[n] for n in counts)
 
-    costs = {at: cost(lambda n, at=at: after if n >= at else before) for at in crossings}
+    costs = {at: cost({n: after if n >= at else before for n in counts}) for at in crossings}
     best = min(costs, key=lambda at: costs[at])
-    return best if costs[best] * GAIN < cost(lambda _: usual) else 0
+    return best if costs[best] * GAIN < cost(dict.fromkeys(counts, usual)) else 0
 
 
 def _pieces(weight: PackedWeight) -> Iterator[PackedWeight]:
