@@ -99,8 +99,7 @@ def _found(
     inputs = moments.get(unit.item)
     if inputs is None:  # an embedding that is no head: only its rows matter
         inputs = np.ones(unit.K, np.float32)
-    rows, _ = probe.of_unit(unit)
-    some = np.ascontiguousarray(rows[sampled(unit.M)])
+    some = probe.rows(unit, sampled(unit.M))
     squares = inputs.variances if isinstance(inputs, Feedback) else inputs
     possible = with_tables(candidates(target, unit.K), some, squares, threads)
     names = [format.name for format in possible]
