@@ -17,6 +17,7 @@ from sterna.cli.report import without_table
 from sterna.convert.allocation import Choice, allocate, curve, least_bytes
 from sterna.convert.best_for_size import Goal, best_for_size
 from sterna.convert.candidates import TARGETS, units_of, with_tables
+from sterna.convert.moments import Moments
 from sterna.convert.plan import plan
 from sterna.convert.running import Running
 from sterna.convert.sensitivity import Probe, format_errors
@@ -133,6 +134,21 @@ def test_a_matrix_is_probed_some_rows_at_a_time(
     assert max(sizes) <= max(chunk // unit.K, weight.format.tile_rows)
     expected[rows] += np.repeat(np.arange(1, len(sizes) + 1), sizes)[:, None]
     np.testing.assert_array_equal(ops.dequantize(made), expected)
+
+
+@pytest.mark.parametrize("arch", ["llama", "gpt2", "qwen3_5", "mixtral", "bert"])
+def test_moments_are_the_same_however_many_fit(
+    checkpoint: Callable[[str], Path], arch: str
+) -> None:
+    """One at a time, the text is read for each, and only up to its layer."""
+    running = Running.of(checkpoint(arch), 1)
+    windows, ends = running.windows(TEXTS, 96), list[int]()
+    every = Moments(running, windows, 1 << 30, {}, lambda done, _: ends.append(done))
+    expected = {name: every.second_moments(name) for name in every}
+    assert ends == sorted(ends)  # read once
+    one = Moments(running, windows, 0, {})
+    for name, moments in expected.items():
+        np.testing.assert_array_equal(one.second_moments(name), moments)
 
 
 def test_threads_change_no_bit() -> None:
