@@ -16,8 +16,11 @@ from sterna.checkpoints.model_shape import memory_of, shape_of_config
 from sterna.cli.report import without_table
 from sterna.convert.allocation import Choice, allocate, curve, least_bytes
 from sterna.convert.best_for_size import Goal, best_for_size
-from sterna.convert.candidates import TARGETS, with_tables
-from sterna.convert.sensitivity import format_errors
+from sterna.convert.candidates import TARGETS, units_of, with_tables
+from sterna.convert.moments import Moments
+from sterna.convert.plan import plan
+from sterna.convert.running import Running
+from sterna.convert.sensitivity import Probe, format_errors
 from sterna.errors import RequestError
 from sterna.formats import codec, weighted
 from sterna.formats.feedback import Feedback, can_feed
@@ -90,6 +93,62 @@ def test_error_of_feedback_is_that_of_the_moments() -> None:
     fed = weighted.rounded(formats.get("q8_0"), w, None, nothing)
     a, b = (codec.real_values(formats.get("q8_0"), *made) for made in (plain, fed))
     np.testing.assert_allclose(a, b, atol=0.05)
+
+
+@pytest.mark.parametrize("factored", [7, 16, 64, 100])
+def test_moments_are_factored_some_columns_at_a_time(
+    factored: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    h = _inputs(64)
+    whole = Feedback.of(h)
+    monkeypatch.setattr("sterna.formats.feedback.FACTORED", factored)
+    parts = Feedback.of(h)
+    np.testing.assert_allclose(parts.factor, whole.factor, atol=1e-6)
+    np.testing.assert_allclose(parts.variances, whole.variances, rtol=1e-6)
+    np.testing.assert_array_equal(parts.squares, whole.squares)
+
+
+@pytest.mark.parametrize("chunk", [1, 4000, 1 << 21])
+def test_a_matrix_is_probed_some_rows_at_a_time(
+    checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    """Of q, k and v, which one weight has, the rows of k change and no other."""
+    src = checkpoint("llama")
+    running = Running.of(src, 1)
+    probe = Probe.of(running, running.windows(TEXTS, 256), 128)
+    (unit,) = (u for u in units_of(plan(src)[1]) if u.name == "model.layers.0.self_attn.k_proj")
+    (weight,) = (w for w, name in running.names.items() if name == unit.item)
+    expected, rows = ops.dequantize(weight), slice(unit.begin, unit.begin + unit.M)
+    monkeypatch.setattr("sterna.weights.rounding.CHUNK_WEIGHTS", chunk)
+    np.testing.assert_array_equal(probe.rows(unit), expected[rows])
+    numbers = np.array([0, 3, unit.M - 1])
+    np.testing.assert_array_equal(probe.rows(unit, numbers), expected[rows][numbers])
+    sizes = list[int]()
+
+    def change(some: np.ndarray) -> np.ndarray:
+        sizes.append(len(some))
+        return some + len(sizes)
+
+    (made,) = probe.changed(unit, change).values()
+    assert sum(sizes) == unit.M
+    assert max(sizes) <= max(chunk // unit.K, weight.format.tile_rows)
+    expected[rows] += np.repeat(np.arange(1, len(sizes) + 1), sizes)[:, None]
+    np.testing.assert_array_equal(ops.dequantize(made), expected)
+
+
+@pytest.mark.parametrize("arch", ["llama", "gpt2", "qwen3_5", "mixtral", "bert"])
+def test_moments_are_the_same_however_many_fit(
+    checkpoint: Callable[[str], Path], arch: str
+) -> None:
+    """One at a time, the text is read for each, and only up to its layer."""
+    running = Running.of(checkpoint(arch), 1)
+    windows, ends = running.windows(TEXTS, 96), list[int]()
+    every = Moments(running, windows, 1 << 30, {}, lambda done, _: ends.append(done))
+    expected = {name: every.second_moments(name) for name in every}
+    assert ends == sorted(ends)  # read once
+    one = Moments(running, windows, 0, {})
+    for name, moments in expected.items():
+        np.testing.assert_array_equal(one.second_moments(name), moments)
 
 
 def test_threads_change_no_bit() -> None:

@@ -36,18 +36,18 @@ TEXTS = [
 OTHER = "def other(text):\n    return [word for word in text.split() if word]\n" * 4
 FORMATS = ("t5:g32", "i2p:g32", "i4:g32")
 ROUNDED = (*sorted({n for names in candidates.TARGETS.values() for n in names}), "i8", "nvfp4")
-#: Kills itself when half of the steps are done.
+#: Kills itself when a share of the steps is done.
 KILLED = """
 import json, os, signal, sys
 from sterna.convert import candidates
 from sterna.convert.best_for_size import Goal, best_for_size
 from sterna.integrations.recovering import Distillation
 
-src, dst, texts, formats = sys.argv[1:]
+src, dst, texts, formats, share = sys.argv[1:]
 candidates.TARGETS["sterna"] = json.loads(formats)
 
 def progress(now, done, total):
-    if now == "recovering" and 2 * done >= total:
+    if now == "recovering" and done >= float(share) * total:
         os.kill(os.getpid(), signal.SIGKILL)
 
 best_for_size(
@@ -200,6 +200,30 @@ def test_what_does_not_help_is_left_out(checkpoint: Callable[[str], Path], tmp_p
     assert files(plain) == files(out)
 
 
+def test_the_rate_that_regains_most_is_taken(
+    checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first of four rates spoils the model, and the third moves it too little."""
+    monkeypatch.setattr("sterna.integrations.recovering.RATES", (3.0, 0.02, 1e-6, 1e-7))
+    src, out, done = checkpoint("llama"), tmp_path / "out", list[tuple[int, int]]()
+    found = best_for_size(
+        src,
+        out,
+        Goal(bits=3.4),
+        TEXTS,
+        tokens=256,
+        threads=1,
+        recovery=Distillation(12, length=64),
+        progress=lambda stage, *of: done.append(of) if stage == "recovering" else None,
+    ).recovered
+    assert found is not None
+    assert found.lr == 0.02
+    assert found.fell
+    assert lost(src, out, TEXTS, found.tokens // 63) == pytest.approx(found.after, rel=0.02)
+    steps = [*range(1, 37), *range(49, 61)]  # of trials and training; the last needs no trial
+    assert done == [(step, 60) for step in steps]
+
+
 def test_files_for_llama_cpp(
     checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,13 +273,15 @@ def test_one_format_on_the_command_line(checkpoint: Callable[[str], Path], tmp_p
     assert {row["to"] for row in rows if ".layers." in row["tensor"]} == {"i4:g32"}
     assert last["recovered"]["steps"] == 3
     shown = command("quantize", str(src), str(out), *asked, "--force").stdout
-    assert "recover: 3 steps; KL divergence on" in shown
+    assert "recover: 3 steps, learning rate " in shown
     assert not out.with_name("out.unfinished").exists()
 
 
+@pytest.mark.parametrize(("share", "kept"), [(0.3, 11), (0.9, 35)])  # a trial; the training
 def test_a_killed_run_goes_on_to_the_same_bytes(
-    checkpoint: Callable[[str], Path], tmp_path: Path
+    checkpoint: Callable[[str], Path], tmp_path: Path, share: float, kept: int
 ) -> None:
+    """At most four rates are tried for eight steps each, then one is trained for eight."""
     src, whole, killed = checkpoint("llama"), tmp_path / "whole", tmp_path / "killed"
     recovery = Distillation(8, length=32, save_every=3)
     steps = list[tuple[str, int]]()
@@ -273,16 +299,17 @@ def test_a_killed_run_goes_on_to_the_same_bytes(
         )
 
     run(whole)
-    given = (str(src), str(killed), json.dumps(TEXTS), json.dumps(FORMATS))
+    given = (str(src), str(killed), json.dumps(TEXTS), json.dumps(FORMATS), str(share))
     made = subprocess.run(
         [sys.executable, "-c", KILLED, *given], capture_output=True, text=True, check=False
     )
     assert made.returncode == -signal.SIGKILL, made.stderr
     assert not killed.exists()
+    in_all = [done for stage, done in steps if stage == "recovering"]
     steps.clear()
     run(killed)
-    assert ("recovering", 4) in steps  # the state is that of three steps
-    assert ("recovering", 3) not in steps
+    left = [done for stage, done in steps if stage == "recovering"]
+    assert left == [done for done in in_all if done > kept]  # states are those of three steps
     assert files(whole) == files(killed)
 
 

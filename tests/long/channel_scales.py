@@ -92,7 +92,7 @@ def main() -> None:
     ratios = list[npt.NDArray[np.float64]]()
     for name in (f"model.layers.{layer}.{kind}" for layer in LAYERS for kind in KINDS):
         unit = units[name]
-        rows = np.ascontiguousarray(probe.of_unit(unit)[0][sampled(unit.M)])
+        rows = probe.rows(unit, sampled(unit.M))
         made = np.log(
             losses(rows, np.array(moments.second_moments(unit.item), np.float64), given.tokens)
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from assets import smollm2
 from texts import TEXTS
@@ -12,7 +14,8 @@ from sterna.convert.moments import Moments
 from sterna.convert.plan import plan
 from sterna.convert.running import Running
 from sterna.convert.sensitivity import Probe, format_errors
-from sterna.formats import codec, weighted
+from sterna.formats import Format, codec, weighted
+from sterna.formats.feedback import Feedback
 
 MATRICES = (
     "model.layers.0.self_attn.v_proj",
@@ -27,6 +30,13 @@ def _ranks(values: list[float]) -> np.ndarray:
     return np.argsort(np.argsort(values)).astype(float)
 
 
+def _rounded(format: Format, inputs: Feedback | np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    def rounded(rows: np.ndarray) -> np.ndarray:
+        return codec.real_values(format, *weighted.rounded(format, rows, None, inputs, 2))
+
+    return rounded
+
+
 def test_estimates_have_the_order_of_the_true_divergence() -> None:
     """Each matrix in turn is rounded with feedback, and the whole model runs with it."""
     source = smollm2()
@@ -39,12 +49,11 @@ def test_estimates_have_the_order_of_the_true_divergence() -> None:
     estimated, true = list[float](), list[float]()
     for name in MATRICES:
         unit, inputs = units[name], moments[units[name].item]
-        rows, _ = probe.of_unit(unit)
+        rows = probe.rows(unit)
         g = probe.sensitivity(unit, inputs)
         estimated += [g * error for error in format_errors(rows, chosen, inputs, 2)]
         for format in chosen:
-            made = weighted.rounded(format, rows, None, inputs, 2)
-            true.append(probe.kl(probe.replaced(unit, codec.real_values(format, *made))))
+            true.append(probe.kl(probe.changed(unit, _rounded(format, inputs))))
     assert np.corrcoef(_ranks(estimated), _ranks(true))[0, 1] > 0.85
     apart = np.abs(np.log(estimated) - np.log(true))
     assert np.median(apart) < np.log(2)

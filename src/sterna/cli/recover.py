@@ -90,7 +90,7 @@ def recover_one_format(
 
 def row_of(found: Recovered) -> dict[str, Any]:
     """Return what training gave, for --json."""
-    names = ("steps", "tokens", "before", "after", "fell")
+    names = ("steps", "lr", "tokens", "before", "after", "fell")
     return {name: getattr(found, name) for name in names}
 
 
@@ -98,7 +98,8 @@ def tell(found: Recovered) -> None:
     """Print what training gave."""
     kept = "" if found.fell else "; it did not fall, so the model stays as it was rounded"
     console().print(
-        f"recover: {found.steps} steps; KL divergence on {found.tokens:,} held-out tokens of "
-        f"the text: {found.before:.3g} before, {found.after:.3g} after{kept}",
+        f"recover: {found.steps} steps, learning rate {found.lr:g}; KL divergence on "
+        f"{found.tokens:,} held-out tokens of the text: {found.before:.3g} before, "
+        f"{found.after:.3g} after{kept}",
         soft_wrap=True,
     )

@@ -13,13 +13,13 @@ from sterna.convert.allocation import Choice
 from sterna.convert.candidates import Unit, candidates, sizes_of, units_of, with_tables
 from sterna.convert.importance_matrix import calibrate
 from sterna.convert.job import Job, Stage
-from sterna.convert.moments import Moments
+from sterna.convert.moments import Moments, budget_of
 from sterna.convert.plan import Plan
 from sterna.convert.running import Running
 from sterna.convert.sensitivity import Probe, format_errors, kinds_of, measured_of, sampled
 from sterna.convert.unfinished import Kept
 from sterna.formats.feedback import Feedback
-from sterna.runtime import memory_bytes, resolve_threads
+from sterna.runtime import resolve_threads
 
 __all__ = ["Measured", "measure"]
 
@@ -57,7 +57,7 @@ def measure(
     def read(done: int, total: int) -> None:
         progress("reading", done, total)
 
-    moments = Moments(running, windows, memory_bytes() // 4, squares, read, kept)
+    moments = Moments(running, windows, budget_of(running), squares, read, kept)
     probe = Probe.of(running, windows, max(LEAST_PROBED, tokens // PROBED))
     kinds = kinds_of(units)
     probed = {kind[at].name for kind in kinds for at in measured_of(len(kind))}
@@ -99,8 +99,7 @@ def _found(
     inputs = moments.get(unit.item)
     if inputs is None:  # an embedding that is no head: only its rows matter
         inputs = np.ones(unit.K, np.float32)
-    rows, _ = probe.of_unit(unit)
-    some = np.ascontiguousarray(rows[sampled(unit.M)])
+    some = probe.rows(unit, sampled(unit.M))
     squares = inputs.variances if isinstance(inputs, Feedback) else inputs
     possible = with_tables(candidates(target, unit.K), some, squares, threads)
     names = [format.name for format in possible]

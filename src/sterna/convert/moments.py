@@ -21,13 +21,28 @@ from sterna.convert.running import Running
 from sterna.convert.unfinished import Kept
 from sterna.formats.feedback import DAMPING, Feedback
 from sterna.graph import Graph
-from sterna.graph.ops import KeepOp, LinearOp, Op, Value
+from sterna.graph.ops import KeepOp, LinearOp, Op, SelectOp, Value
+from sterna.runtime import available_bytes, memory_bytes
 
-__all__ = ["Moments"]
+__all__ = ["Moments", "budget_of"]
 
 F32 = npt.NDArray[np.float32]
 #: Damping of an embedding that is the head as well: its rows are also read as they are.
 TIED = 1.0
+#: Of one number of moments: float64 and its work space, the factor, and that of the layer before.
+BYTES_TO_FACTOR = 20
+
+
+def budget_of(running: Running) -> int:
+    """Return the bytes that moments may take next to a loaded model: a quarter of the memory at
+    most, and so much that the factors of the widest input and the largest matrix in float32, twice,
+    have room as well. Where this is less than one input takes, there is one at a time.
+    """
+    layers = running.model.graph.linears
+    widest = max(op.x.width for op in layers)
+    largest = max(op.weight.M * op.weight.K for op in layers)
+    needed = max(BYTES_TO_FACTOR * widest * widest, 2 * 4 * largest)
+    return max(0, min(memory_bytes() // 4, available_bytes() - needed))
 
 
 @dataclass
@@ -117,7 +132,10 @@ class Moments(Mapping[str, Feedback | F32]):
         head = self.running.model.graph.head.x
         columns = _columns(values, head)
         kept_width = sum(x.width for x in values if x is not head)
-        program = engine.compiled(_keeping(self.running.model.graph.without_head(), columns))
+        graph = _keeping(self.running.model.graph.without_head(), columns)
+        if head not in values and not engine.kv_cache.state_bytes:  # a state is of all its layers
+            graph = _until_kept(graph)
+        program = engine.compiled(graph)
         sums = {x: np.zeros((x.width, x.width), np.float32) for x in values}
         count, total = 0, sum(map(len, self.windows))
         for window in self.windows:
@@ -144,6 +162,14 @@ def _columns(values: Sequence[Value], head: Value) -> dict[Value, int]:
             columns[x] = at
             at += x.width
     return columns
+
+
+def _until_kept(graph: Graph) -> Graph:
+    """Return the graph without the layers behind the last value that is kept."""
+    last = max(i for i, op in enumerate(graph.ops) if isinstance(op, KeepOp))
+    x = graph.ops[last].output
+    select = SelectOp(name="select", output=Value(x.width), x=x, selected=True)
+    return replace(graph, ops=[*graph.ops[: last + 1], select])
 
 
 def _keeping(graph: Graph, columns: Mapping[Value, int]) -> Graph:

@@ -15,7 +15,7 @@ from sterna.checkpoints.resolve import resolve
 from sterna.convert.candidates import units_of
 from sterna.convert.importance_matrix import require_calibrated
 from sterna.convert.job import Job, Stage
-from sterna.convert.moments import Moments
+from sterna.convert.moments import Moments, budget_of
 from sterna.convert.packed_export import to_directory
 from sterna.convert.plan import Plan, plan
 from sterna.convert.quantization_check import warn_if_too_lossy
@@ -24,7 +24,6 @@ from sterna.convert.running import Running
 from sterna.convert.targets import check_places
 from sterna.convert.unfinished import begun_with, unfinished
 from sterna.formats import Format
-from sterna.runtime import memory_bytes
 from sterna.weights.loss import Loss
 from sterna.weights.sources import head_format
 
@@ -70,7 +69,7 @@ def in_one_format(
         windows = running.windows(texts, tokens)
         final = replace(
             job,
-            squares=Moments(running, windows, memory_bytes() // 4, {}, read, kept),
+            squares=Moments(running, windows, budget_of(running), {}, read, kept),
             progress=lambda done, total: progress("rounding", done, total),
             formats=_formats(planned, format, head),
             rounding=lambda name: kept.rounded,

@@ -71,12 +71,13 @@ class Start:
 class Recovered:
     """What training gave: scales by the names of pieces, vectors by their own.
 
-    before, after: mean KL divergence of the unrounded model's next token from the rounded one's, in
-    nats, over `tokens` of the text that training did not read. Where it did not fall, scales and
-    vectors are empty, so that the model stays as it was rounded.
+    lr: the learning rate. before, after: mean KL divergence of the unrounded model's next token
+    from the rounded one's, in nats, over `tokens` of the text that training did not read. Where it
+    did not fall, scales and vectors are empty, so that the model stays as it was rounded.
     """
 
     steps: int
+    lr: float
     tokens: int
     before: float
     after: float

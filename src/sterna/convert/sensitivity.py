@@ -15,20 +15,21 @@ are apart in the measured layers.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from sterna import ops
+from sterna import formats, ops
 from sterna.convert.candidates import Unit
 from sterna.convert.running import Running, whole_head
 from sterna.engine.divergence import divergence
 from sterna.formats import Format, PackedWeight, codec, weighted
 from sterna.formats.feedback import Feedback
 from sterna.graph.ops import Op, WeightOp
+from sterna.weights.rounding import Rows, row_chunks
 
 __all__ = ["PER_KIND", "Probe", "format_errors", "kinds_of", "measured_of", "sampled"]
 
@@ -118,41 +119,73 @@ class Probe:
         both = zip(self._unchanged, self._logits(changed), strict=True)
         return float(np.mean(np.concatenate([divergence(a, b) for a, b in both])))
 
-    def of_unit(self, unit: Unit) -> tuple[F32, list[tuple[PackedWeight, slice, slice]]]:
-        """Return the unit's rows, and where they are: (weight, its rows, the unit's rows)."""
-        places, rows, at = list[tuple[PackedWeight, slice, slice]](), list[F32](), 0
-        for weight, name in self.running.names.items():
-            if name != unit.item:
-                continue
-            begin, end = max(unit.begin, at), min(unit.begin + unit.M, at + weight.M)
-            if begin < end:
-                here = slice(begin - at, end - at)
-                places.append((weight, here, slice(begin - unit.begin, end - unit.begin)))
-                rows.append(ops.dequantize(weight, threads=self.running.engine.threads)[here])
-            at += weight.M
-        return np.concatenate(rows), places
+    def rows(self, unit: Unit, numbers: npt.NDArray[np.intp] | None = None) -> F32:
+        """Return the unit's rows of these numbers, which ascend; None: all of its rows."""
+        picked, begin = list[F32](), 0
+        for weight, here in self._places(unit):
+            for at, chunk in _chunks(weight):
+                wanted = np.arange(max(here.start, at), min(here.stop, at + chunk.M))
+                if numbers is not None:
+                    wanted = wanted[np.isin(wanted - here.start + begin, numbers)]
+                if len(wanted):
+                    values = ops.dequantize(chunk, threads=self.running.engine.threads)
+                    picked.append(values[wanted - at])
+            begin += here.stop - here.start
+        return picked[0] if len(picked) == 1 else np.concatenate(picked)
 
-    def replaced(self, unit: Unit, rows: F32) -> dict[PackedWeight, PackedWeight]:
-        """Return float weights with other rows of a unit, in place of the model's."""
-        made = dict[PackedWeight, PackedWeight]()
-        for weight, here, of_unit in self.of_unit(unit)[1]:
-            values = ops.dequantize(weight, threads=self.running.engine.threads)
-            values[here] = rows[of_unit]
-            made[weight] = ops.pack(values, format="f32")
+    def changed(self, unit: Unit, change: Callable[[F32], F32]) -> dict[PackedWeight, PackedWeight]:
+        """Return float weights in place of the model's, whose rows of the unit are changed.
+
+        change: gets some rows [m, K] at a time, all in order; a table of all may be gigabytes.
+        """
+        made, threads = dict[PackedWeight, PackedWeight](), self.running.engine.threads
+        for weight, here in self._places(unit):
+            rows = Rows(formats.get("f32"), weight.M, weight.K, None, threads, measures=False)
+            for at, chunk in _chunks(weight):
+                values = ops.dequantize(chunk, threads=threads)
+                part = slice(max(here.start - at, 0), max(here.stop - at, 0))
+                if len(values[part]):
+                    values[part] = change(values[part])
+                rows.add(ops.pack(values, format="f32"), unit.name)
+            made[weight] = rows.finish()
         return made
+
+    def _places(self, unit: Unit) -> Iterator[tuple[PackedWeight, slice]]:
+        """Yield the weights that have rows of the unit, and which of their rows these are."""
+        at = 0
+        for weight, name in self.running.names.items():
+            if name == unit.item:
+                begin, end = max(unit.begin, at), min(unit.begin + unit.M, at + weight.M)
+                if begin < end:
+                    yield weight, slice(begin - at, end - at)
+                at += weight.M
 
     def _changed(
         self, unit: Unit, inputs: Feedback | F32
     ) -> tuple[dict[PackedWeight, PackedWeight], float]:
-        rows, _ = self.of_unit(unit)
-        rounded = _eight_levels(rows)
-        return self.replaced(unit, rounded), float(error_of(rounded - rows, inputs).sum())
+        errors = list[npt.NDArray[np.float64]]()
+
+        def change(rows: F32) -> F32:
+            rounded = _eight_levels(rows)
+            errors.append(error_of(rounded - rows, inputs))
+            return rounded
+
+        made = self.changed(unit, change)
+        return made, float(np.concatenate(errors).sum())
 
     def _logits(self, changed: Mapping[PackedWeight, PackedWeight]) -> Iterator[F32]:
         engine, graph = self.running.engine, self.running.model.graph
         program = engine.compiled(replace(graph, ops=[_with(op, changed) for op in graph.ops]))
         for window in self.windows:
             yield engine.run_variant(program, window, min(self._wanted, len(window)))
+
+
+def _chunks(weight: PackedWeight) -> Iterator[tuple[int, PackedWeight]]:
+    """Yield some rows of a weight at a time, with the number of the first."""
+    at = 0
+    for chunk in row_chunks(weight):
+        yield at, chunk
+        at += chunk.M
 
 
 def _with(op: Op, changed: Mapping[PackedWeight, PackedWeight]) -> Op:

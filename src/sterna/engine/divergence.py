@@ -8,13 +8,16 @@ import numpy.typing as npt
 __all__ = ["divergence"]
 
 F32 = npt.NDArray[np.float32]
+CHUNK = 1 << 20  # logits that are float64 at a time
 
 
 def divergence(a: F32, b: F32) -> npt.NDArray[np.float64]:
     """KL(A || B) = sum p_A (ln p_A - ln p_B) in nats for logits [n, vocab], computed in float64."""
-    log_a, log_b = _log_softmax(a), _log_softmax(b)
-    apart: npt.NDArray[np.float64] = (np.exp(log_a) * (log_a - log_b)).sum(axis=1)
-    return np.maximum(apart, 0.0)  # rounding may make it negative
+    made, step = np.empty(len(a)), max(1, CHUNK // max(1, a.shape[1]))
+    for rows in (slice(at, at + step) for at in range(0, len(a), step)):
+        log_a, log_b = _log_softmax(a[rows]), _log_softmax(b[rows])
+        made[rows] = (np.exp(log_a) * (log_a - log_b)).sum(axis=1)
+    return np.maximum(made, 0.0)  # rounding may make it negative
 
 
 def _log_softmax(logits: F32) -> npt.NDArray[np.float64]:

@@ -7,9 +7,12 @@ Sterna's engine runs the teacher. Needs `pip install 'sterna[train]'`.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +25,7 @@ from sterna import loading
 from sterna.convert.plan import Plan
 from sterna.convert.recovery import Piece, Recovered, Start
 from sterna.convert.running import rows_of
-from sterna.errors import RequestError
+from sterna.errors import NonFiniteError, RequestError
 from sterna.integrations.training import quietly
 from sterna.train import loop
 from sterna.train.chats import Rows
@@ -42,7 +45,10 @@ F32 = npt.NDArray[np.float32]
 LENGTH = 128
 #: Rows of the text that are held out, at most an eighth.
 HELD = 4
-LEARNING_RATE = 5e-3
+#: Learning rates that are tried, the highest first, and the steps of each: the less was lost by
+#: rounding, the lower is the right one (docs/measurements/quality.md).
+RATES = (1.6e-2, 5e-3, 1.6e-3, 5e-4)
+TRIED = 20
 SAVE_EVERY = 25  # steps
 
 
@@ -50,19 +56,34 @@ SAVE_EVERY = 25  # steps
 class Distillation:
     """A `Recovery` by some steps of AdamW.
 
-    lr: relative to the size of a scale or vector. length: tokens of a step. save_every: steps after
-    which the state is kept.
+    lr: relative to the size of a scale or vector; None: the one of `RATES` by whose first steps
+    most is regained. length: tokens of a step. save_every: steps after which the state is kept.
     """
 
     steps: int
-    lr: float = LEARNING_RATE
+    lr: float | None = None
     length: int = LENGTH
     save_every: int = SAVE_EVERY
 
     @property
     def settings(self) -> str:
-        """Steps, learning rate and length."""
-        return f"{self.steps} {self.lr} {self.length}"
+        """Steps, learning rates and length."""
+        return f"{self.steps} {self.rates} {self.tried} {self.length}"
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """The learning rates that may be taken."""
+        return RATES if self.lr is None else (self.lr,)
+
+    @property
+    def tried(self) -> int:
+        """The steps of each trial."""
+        return min(TRIED, self.steps)
+
+    @property
+    def steps_in_all(self) -> int:
+        """The steps of training and of all trials."""
+        return self.steps + (len(self.rates) * self.tried if len(self.rates) > 1 else 0)
 
     def check(self, model: loading.Model, planned: Plan, texts: Sequence[str]) -> None:
         """Raise RequestError for a model whose weights are not transformers', or a short text."""
@@ -92,23 +113,71 @@ class Distillation:
         student = _Student.of(start.model)
         student.fill(start.pieces, start.vectors)
         held = min(HELD, max(1, len(rows) // 8))
-        loss = divergence(start.teacher.logits)
-        measured, trained = _rows(rows[:held]), _rows(rows[held:])
-        first = _mean(student.model, measured, loss)
-        loop.train(
-            student.model,
-            trained,
-            loop.TrainingOptions(self.steps, self.lr, fall="cosine"),
-            start.folder,
-            self.save_every,
-            lambda step, _: start.progress(step, self.steps),
-            loss=loss,
-        )
-        last = _mean(student.model, measured, loss)
+        run = _Run(start, student, _rows(rows[:held]), _rows(rows[held:]), self)
+        first, lr = run.lost(), run.rate()
+        last = run.trained(self.steps, lr, start.folder)
         tokens = held * (length - 1)
         if not last < first:
-            return Recovered(self.steps, tokens, first, last)
-        return Recovered(self.steps, tokens, first, last, student.scales(), student.vectors())
+            return Recovered(self.steps, lr, tokens, first, last)
+        return Recovered(self.steps, lr, tokens, first, last, student.scales(), student.vectors())
+
+
+@dataclass
+class _Run:
+    """Trainings of a student from one start on.
+
+    measured: the rows of tokens that are held out; rows: the others. done: steps until now.
+    """
+
+    given: Start
+    student: _Student
+    measured: Rows
+    rows: Rows
+    asked: Distillation
+    done: int = 0
+
+    def lost(self) -> float:
+        """Return the mean KL divergence of a token that is held out."""
+        return _mean(self.student.model, self.measured, self._loss)
+
+    @cached_property
+    def _loss(self) -> loop.Loss:
+        return divergence(self.given.teacher.logits)
+
+    def rate(self) -> float:
+        """Return the learning rate that was asked for, or the one whose first steps are the best.
+
+        Rates are tried from the highest down, until one leaves more than the one before it. Each
+        has its state in a folder, so that a run that goes on repeats no step.
+        """
+        rates, lost = self.asked.rates, list[float]()
+        if len(rates) == 1:
+            return rates[0]
+        for lr in rates:
+            try:
+                lost.append(self.trained(self.asked.tried, lr, self.given.folder / f"rate-{lr:g}"))
+            except NonFiniteError:
+                lost.append(math.inf)
+            if len(lost) > 1 and lost[-1] > lost[-2]:
+                break
+        self.done = self.asked.steps_in_all - self.asked.steps
+        return rates[lost.index(min(lost))]
+
+    def trained(self, steps: int, lr: float, folder: Path) -> float:
+        """Train from the start on, and return what is lost then."""
+        self.student.reset()
+        before, self.done = self.done, self.done + steps
+        in_all = self.asked.steps_in_all
+        loop.train(
+            self.student.model,
+            self.rows,
+            loop.TrainingOptions(steps, lr, fall="cosine"),
+            folder,
+            self.asked.save_every,
+            lambda step, _: self.given.progress(before + step, in_all),
+            loss=self._loss,
+        )
+        return self.lost()
 
 
 def _rows(tokens: list[list[int]]) -> Rows:
@@ -200,6 +269,13 @@ class _Student:
             module = self.model.get_submodule(parent)
             train_vector(module, child, vector)
             self.places[name] = module, child
+
+    def reset(self) -> None:
+        """Return to what `fill` put in: each trained parameter is a change, at first 0."""
+        with torch.no_grad():
+            for p in self.model.parameters():
+                if p.requires_grad:
+                    p.zero_()
 
     def scales(self) -> dict[str, F32]:
         """Return the trained scales."""
