@@ -252,7 +252,7 @@ struct LayerCall {
         joint = false,
         tiles =
             false;  // tiles: into later columns of y, all tiles but the first, one piece after the other
-    int tile_tokens = 0;
+    int tile_tokens = 0;  // LinearArgs
 };
 
 // Of each number of tokens, once with each part of an output, and the ways of reading and blocking.

@@ -34,8 +34,9 @@ template <class F, int kIndex>
 int64_t scratch_extended(int64_t K, int n) {
     const bool all = !F::kOnMatrix || n < sterna::kMostVectorTokens;
     const int on_vectors = all ? n : sterna::kMostVectorTokens;
-    const int64_t rows = tiles_x_block(n) > 1 ? plain_rows_bytes(K, on_vectors) : 0;
-    const int64_t vectors = rows + extended(kIndex).scratch_bytes(K, on_vectors);
+    // Also where tokens are few: an expert has some rows of a step whose rows are in blocks.
+    const int64_t vectors =
+        plain_rows_bytes(K, on_vectors) + extended(kIndex).scratch_bytes(K, on_vectors);
     if constexpr (!F::kOnMatrix) return vectors;
     const int64_t own = matrix_scratch<F>(K, n);
     return own > vectors ? own : vectors;

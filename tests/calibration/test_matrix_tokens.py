@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from sterna import _native, formats, ops
-from sterna.bench.random_models import random_model
+from sterna import _native, formats, loading, ops
 from sterna.calibration import matrix_tokens as tiles
 from sterna.calibration import measured
 from sterna.calibration.matrix_tokens import COUNTS, fewest_on_tiles, known, tile_tokens
 from sterna.calibration.measured import GAIN
-from sterna.engine import Engine, Sequence
+from sterna.engine import Engine
 from sterna.errors import RequestError
 from sterna.runtime import Threads
 
@@ -128,14 +128,23 @@ def test_no_way_changes_a_bit(name: str, unit: str) -> None:
             assert np.array_equal(_native.linear(native, part, unit, TEAM), expected), fewest
 
 
-def test_no_way_changes_a_models_logits(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = random_model("tiny", format="q4_0")
+@pytest.mark.parametrize("activations", ["int8", "int8x2"])
+@pytest.mark.parametrize("recipe", ["llama-256", "mixtral"])
+def test_no_way_changes_a_models_logits(
+    recipe: str,
+    activations: str,
+    isa: str,
+    checkpoint: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Experts get a few rows of a step, which lie in the blocks of many."""
+    model = loading.load(checkpoint(recipe), format="q4_0", head="int8")
+    tokens = np.random.default_rng(7).integers(0, 256, 53).tolist()
     digests = set()
     for fewest in ("17", "32", "256"):
         monkeypatch.setenv("STERNA_TILE_TOKENS", fewest)
-        engine, sequence = Engine(model, threads=2, isa=isa), Sequence()
-        digest = hashlib.sha256()
-        for tokens in ([5, 6, 7], [8] * 20, [9] * 33, [10, 11]):
-            digest.update(engine.step([(sequence, tokens, len(tokens))])[0].tobytes())
-        digests.add(digest.hexdigest())
+        engine = Engine(model, threads=2, isa=isa, activations=activations)
+        for chunk in (None, 20):
+            logits = np.ascontiguousarray(engine.logits([tokens], chunk=chunk)[0])
+            digests.add(hashlib.sha256(logits.tobytes()).hexdigest())
     assert len(digests) == 1

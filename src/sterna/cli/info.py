@@ -283,9 +283,13 @@ def _joint(fewest: dict[str, int]) -> str:
 
 def _tiles(fewest: dict[str, int] | None) -> str:
     """For each measured format with scales in groups, the fewest tokens that tiles are for."""
+    from sterna import _native
+
     if fewest is None:
         return "no matrix unit"
-    known = [f"{name} from {n or 17} tokens" for name, n in sorted(fewest.items())]
+    known = [
+        f"{name} from {n or _native.few_tokens + 1} tokens" for name, n in sorted(fewest.items())
+    ]
     return ", ".join(known) or "default (measured when a large model is loaded)"
 
 
