@@ -2,6 +2,7 @@
 // and the lanes meet in the fixed tree (8, 4, 2, 1), so that sums have the same bits everywhere.
 #pragma once
 #include "units/kernel_table.h"
+#include "unroll.h"
 #include "vocabulary.h"
 
 namespace {
@@ -12,6 +13,7 @@ struct F16x {  // 16 floats in native vectors
 
 #define STERNA_EACH(EXPR)                                  \
     F16x r;                                                \
+    STERNA_UNROLL(16)                                      \
     for (int i = 0; i < 16 / kLanes; ++i) r.v[i] = (EXPR); \
     return r
 
