@@ -158,7 +158,7 @@ struct Indexed : IntegerDot {
             });
     }
 
-    // The entry of the table that these codes are, or one near it.
+    // The number of the entry that these codes are, or of one near it.
     static uint32_t encode(const uint8_t* codes) {
         constexpr int kValues = T::kSigns == 0 || kWidth == 8 ? 3 : 8;
         uint32_t key = 0;
@@ -171,7 +171,7 @@ struct Indexed : IntegerDot {
         }
         uint32_t index = T::grid().first[key / sterna::kGridBucket];
         while (index + 1 < kCount && T::grid().keys[index] < key) ++index;
-        return index;
+        return sterna::number_of(T::grid(), index);
     }
     static void pack(const sterna::PackArgs& a) {
         pack_steps<Indexed>(a, [](uint8_t* out, const PackBlock<Indexed>& block, int64_t k) {

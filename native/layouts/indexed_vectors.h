@@ -78,6 +78,59 @@ struct LongTables {
     }
 };
 
+// The same for IQ1, by tables of halves (Iq1Grid): 12 look-ups in place of 32.
+template <class F, class T, class V>
+struct HalfTables {
+    using Mask = decltype(b_has(V{}, 0));
+    const uint8_t* eight;
+    Two<V> halves[2];
+
+    [[gnu::always_inline]] explicit HalfTables(const uint8_t* lines) : eight(lines) {}
+    [[gnu::always_inline]] void start(int i) {
+        if (i % 2) return;
+        Two<V> at
+            [3];  // by row and block, by block and column, and by what kind 3's entries have that are in no rectangle
+        Mask kind[2][2], more[2][2], alone[2];
+        STERNA_UNROLL(2)
+        for (int n = 0; n < 2; ++n) {
+            const V byte = i_load(eight + 64 * (i + n));
+            const int high = F::kHigh * (i + n), column = high % 8;
+            const auto line = [&](int bit) { return i_load(eight + 64 * (8 + (high + bit) / 8)); };
+            kind[0][n] = b_has(line(1), (high + 1) % 8);
+            kind[1][n] = b_has(line(2), (high + 2) % 8);
+            const Mask last = b_has_too(kind[0][n], line(2), (high + 2) % 8);
+            more[0][n] = b_has_too(last, byte, 7);
+            more[1][n] = b_has_too(last, byte, 0);
+            alone[n] = b_has_none_too(last, byte, 0x60);
+            const V to_six = column < 6 ? i_up(line(0), 6 - column) : i_down(line(0), column - 6);
+            at[0].of[n] = byte;
+            at[1].of[n] = b_select(i_set1(0x40404040), to_six, i_down(byte, 2));
+            at[2].of[n] = b_select(i_set1(0x60606060), at[1].of[n], byte);
+        }
+        STERNA_UNROLL(2)
+        for (int half = 0; half < 2; ++half) {
+            V of[6][2];
+            STERNA_UNROLL(6)
+            for (int t = 0; t < 6; ++t) STERNA_UNROLL(2)
+            for (int n = 0; n < 2; ++n)
+                of[t][n] = b_lookup128(T::grid().halves[half][t], at[t == 5 ? 2 : half].of[n]);
+            STERNA_UNROLL(2)
+            for (int n = 0; n < 2; ++n) {
+                const V low = b_choose(kind[0][n], of[0][n], of[1][n]);
+                const V high = b_choose(kind[0][n], of[2][n], of[3][n]);
+                const V either = b_choose(kind[1][n], low, high);
+                halves[half].of[n] =
+                    b_choose(alone[n], b_choose(more[half][n], either, of[4][n]), of[5][n]);
+            }
+        }
+    }
+    [[gnu::always_inline]] void codes(int i, int f, V (&w)[2]) {
+        STERNA_UNROLL(2)
+        for (int half = 0; half < 2; ++half)
+            w[half] = i_and(b_quarters_up3(halves[half].of[i % 2], f), i_set1(0x18181818));
+    }
+};
+
 // The same by an entry for each lane. Indices of eight bits are read where they lie. Longer ones are made first, those of
 // all eight, so that what was stored need not be awaited: those of row blocks 0 and 2, and of 1 and 3, in turn.
 template <class F, class T, class V>
@@ -117,7 +170,16 @@ struct EntryLoads {
 };
 
 template <class F, class T, class V>
-using IndexLookup = std::conditional_t<kLongTables<V>, LongTables<F, T, V>, EntryLoads<F, T, V>>;
+consteval auto index_lookup() {
+    if constexpr (!kLongTables<V>)
+        return std::type_identity<EntryLoads<F, T, V>>{};
+    else if constexpr (requires { T::grid().halves; })
+        return std::type_identity<HalfTables<F, T, V>>{};
+    else
+        return std::type_identity<LongTables<F, T, V>>{};
+}
+template <class F, class T, class V>
+using IndexLookup = typename decltype(index_lookup<F, T, V>())::type;
 
 // What signs or shifts do to codes: a vector for each eight k, of a bit for each code or each row.
 template <class F, class T, class V>
@@ -153,7 +215,7 @@ struct CodeChanges {
     // Codes of row block f, of the first or the second four k of eight.
     [[gnu::always_inline]] static V changed(V w, V change, int f, int second) {
         if constexpr (T::kSigns == 0)
-            return i_add_unless(w, change, T::kShifts == 8 ? 8 * f : 2 * f, i_set1(0x02020202));
+            return i_or(w, i_unless(change, T::kShifts == 8 ? 8 * f : 2 * f, i_set1(0x02020202)));
         const V bits = i_set1(second ? static_cast<int32_t>(0x80402010u) : 0x08040201);
         return b_flip(w, b_four_times(change, f), bits, i_set1(2 * T::kZero * 0x01010101));
     }
