@@ -3,7 +3,7 @@
 //
 // A step is 64 k of 64 rows. Byte 4*r + f of each 64-byte line is row 16*f + r:
 //   for each eight indices (of 64 or 32 k):
-//     8 lines       bits 7..0 of an index
+//     8 lines       bits 7..0 of an index; of IQ1, of the number of an entry (files/grids.h)
 //     kHigh lines   a number of 8*kHigh bits, the first line's byte lowest: kHigh more bits of each index, the first
 //                   index lowest. With a shift for each index (kShifts = 8) the last of them is that.
 //   kSigns lines, bit j of a line's byte: whether weight j of eight is negative

@@ -78,56 +78,42 @@ struct LongTables {
     }
 };
 
-// The same for IQ1, by tables of halves (Iq1Grid): 12 look-ups in place of 32.
+// The same for IQ1, by tables of halves (Iq1Grid): 12 look-ups for eight weights of 64 rows, where two planes of 2048 bytes
+// took 32.
 template <class F, class T, class V>
 struct HalfTables {
-    using Mask = decltype(b_has(V{}, 0));
     const uint8_t* eight;
-    Two<V> halves[2];
+    V halves[2];  // of one i
 
     [[gnu::always_inline]] explicit HalfTables(const uint8_t* lines) : eight(lines) {}
     [[gnu::always_inline]] void start(int i) {
-        if (i % 2) return;
-        Two<V> at
-            [3];  // by row and block, by block and column, and by what kind 3's entries have that are in no rectangle
-        Mask kind[2][2], more[2][2], alone[2];
-        STERNA_UNROLL(2)
-        for (int n = 0; n < 2; ++n) {
-            const V byte = i_load(eight + 64 * (i + n));
-            const int high = F::kHigh * (i + n), column = high % 8;
-            const auto line = [&](int bit) { return i_load(eight + 64 * (8 + (high + bit) / 8)); };
-            kind[0][n] = b_has(line(1), (high + 1) % 8);
-            kind[1][n] = b_has(line(2), (high + 2) % 8);
-            const Mask last = b_has_too(kind[0][n], line(2), (high + 2) % 8);
-            more[0][n] = b_has_too(last, byte, 7);
-            more[1][n] = b_has_too(last, byte, 0);
-            alone[n] = b_has_none_too(last, byte, 0x60);
-            const V to_six = column < 6 ? i_up(line(0), 6 - column) : i_down(line(0), column - 6);
-            at[0].of[n] = byte;
-            at[1].of[n] = b_select(i_set1(0x40404040), to_six, i_down(byte, 2));
-            at[2].of[n] = b_select(i_set1(0x60606060), at[1].of[n], byte);
-        }
+        const int column = F::kHigh * i % 8, low_kind = column + 1, high_kind = column + 2;
+        const uint8_t* const lines = eight + 64 * (8 + F::kHigh * i / 8);
+        const auto line_of = [&](int bit) { return i_load(lines + bit / 8 * 64); };
+        const V byte = i_load(eight + 64 * i);
+        const V to_bit6 =
+            column < 6 ? i_up(line_of(column), 6 - column) : i_down(line_of(column), column - 6);
+        const V places[2] = {byte, b_select(i_set1(0x40404040), to_bit6, i_down(byte, 2))};
+        const V place_alone = b_select(i_set1(0x60606060), places[1], byte);
+
+        const auto odd = b_has(line_of(low_kind), low_kind % 8);  // kinds 1 and 3
+        const auto upper = b_has(line_of(high_kind), high_kind % 8);  // kinds 2 and 3
+        const auto alone = b_has_none_too(odd, byte, 0x60);
         STERNA_UNROLL(2)
         for (int half = 0; half < 2; ++half) {
-            V of[6][2];
-            STERNA_UNROLL(6)
-            for (int t = 0; t < 6; ++t) STERNA_UNROLL(2)
-            for (int n = 0; n < 2; ++n)
-                of[t][n] = b_lookup128(T::grid().halves[half][t], at[t == 5 ? 2 : half].of[n]);
-            STERNA_UNROLL(2)
-            for (int n = 0; n < 2; ++n) {
-                const V low = b_choose(kind[0][n], of[0][n], of[1][n]);
-                const V high = b_choose(kind[0][n], of[2][n], of[3][n]);
-                const V either = b_choose(kind[1][n], low, high);
-                halves[half].of[n] =
-                    b_choose(alone[n], b_choose(more[half][n], either, of[4][n]), of[5][n]);
-            }
+            const auto& tables = T::grid().halves[half];
+            const auto of = [&](int table) { return b_lookup128(tables[table], places[half]); };
+            const auto more = b_has_too(odd, byte, half ? 0 : 7);
+            const V below = b_choose(odd, of(0), of(1));
+            const V above = b_choose(more, b_choose(odd, of(2), of(3)), of(4));
+            const V rest = b_lookup128(tables[5], place_alone);
+            halves[half] = b_choose(upper, below, b_choose(alone, above, rest));
         }
     }
-    [[gnu::always_inline]] void codes(int i, int f, V (&w)[2]) {
+    [[gnu::always_inline]] void codes(int, int f, V (&w)[2]) {
         STERNA_UNROLL(2)
         for (int half = 0; half < 2; ++half)
-            w[half] = i_and(b_quarters_up3(halves[half].of[i % 2], f), i_set1(0x18181818));
+            w[half] = i_and(b_quarters_up3(halves[half], f), i_set1(0x18181818));
     }
 };
 
