@@ -129,11 +129,13 @@ std::tuple<Out<uint8_t, 2>, Out<uint8_t, 2>, int64_t> pack_ggml(
     return {codes, scales, bad};
 }
 
-// The entries of a table of IQ1, IQ2 or IQ3, as codes (grids.h).
-template <int kWidth, int kCount>
-Out<uint8_t, 2> entries(const Grid<kWidth, kCount>& grid) {
-    auto out = make_array<uint8_t, 2>({size_t{kCount}, size_t{kWidth}});
-    std::memcpy(out.data(), grid.codes, sizeof grid.codes);
+// The entries of a table of IQ1, IQ2 or IQ3 in the order of files, as codes (grids.h).
+template <class G>
+Out<uint8_t, 2> entries(const G& grid) {
+    constexpr size_t kWidth = sizeof grid.codes[0], kCount = sizeof grid.codes / kWidth;
+    auto out = make_array<uint8_t, 2>({kCount, kWidth});
+    for (uint32_t i = 0; i < kCount; ++i)
+        std::memcpy(out.data() + i * kWidth, grid.codes[number_of(grid, i)], kWidth);
     return out;
 }
 Out<uint8_t, 2> grid_codes(const std::string& type) {

@@ -302,7 +302,8 @@ uint32_t word32(In at) { return word16(at) | word16(at + 2) << 16; }
 
 // The levels of an entry, of which the signs' bits say which are negative; zero: that of the grid's codes.
 template <int kWidth, int kCount>
-void entry(const Grid<kWidth, kCount>& grid, uint32_t index, uint32_t signs, int zero, Levels to) {
+void entry(const GridEntries<kWidth, kCount>& grid, uint32_t index, uint32_t signs, int zero,
+           Levels to) {
     for (int j = 0; j < kWidth; ++j) {
         const int level = grid.codes[index][j] - zero;
         to[j] = static_cast<int8_t>(signs >> j & 1 ? -level : level);
@@ -394,7 +395,7 @@ struct iq3_s {
 
 // Eight ternary levels in eighths, with the shift by one.
 void ternary_entry(uint32_t index, bool down, Levels to) {
-    entry(kIq1Grid, index, 0, down ? 9 : 7, to);
+    entry(kIq1Grid, number_of(kIq1Grid, index), 0, down ? 9 : 7, to);
 }
 
 // d, 32 bytes of indices, for each 32 weights a word of their upper bits, a scale and the shift.

@@ -3,7 +3,7 @@
 //
 // A step is 64 k of 64 rows. Byte 4*r + f of each 64-byte line is row 16*f + r:
 //   for each eight indices (of 64 or 32 k):
-//     8 lines       bits 7..0 of an index
+//     8 lines       bits 7..0 of an index; of IQ1, of the number of an entry (files/grids.h)
 //     kHigh lines   a number of 8*kHigh bits, the first line's byte lowest: kHigh more bits of each index, the first
 //                   index lowest. With a shift for each index (kShifts = 8) the last of them is that.
 //   kSigns lines, bit j of a line's byte: whether weight j of eight is negative
@@ -158,7 +158,7 @@ struct Indexed : IntegerDot {
             });
     }
 
-    // The entry of the table that these codes are, or one near it.
+    // The number of the entry that these codes are, or of one near it.
     static uint32_t encode(const uint8_t* codes) {
         constexpr int kValues = T::kSigns == 0 || kWidth == 8 ? 3 : 8;
         uint32_t key = 0;
@@ -171,7 +171,7 @@ struct Indexed : IntegerDot {
         }
         uint32_t index = T::grid().first[key / sterna::kGridBucket];
         while (index + 1 < kCount && T::grid().keys[index] < key) ++index;
-        return index;
+        return sterna::number_of(T::grid(), index);
     }
     static void pack(const sterna::PackArgs& a) {
         pack_steps<Indexed>(a, [](uint8_t* out, const PackBlock<Indexed>& block, int64_t k) {

@@ -78,6 +78,45 @@ struct LongTables {
     }
 };
 
+// The same for IQ1, by tables of halves (Iq1Grid): 12 look-ups for eight weights of 64 rows, where two planes of 2048 bytes
+// took 32.
+template <class F, class T, class V>
+struct HalfTables {
+    const uint8_t* eight;
+    V halves[2];  // of one i
+
+    [[gnu::always_inline]] explicit HalfTables(const uint8_t* lines) : eight(lines) {}
+    [[gnu::always_inline]] void start(int i) {
+        const int column = F::kHigh * i % 8, low_kind = column + 1, high_kind = column + 2;
+        const uint8_t* const lines = eight + 64 * (8 + F::kHigh * i / 8);
+        const auto line_of = [&](int bit) { return i_load(lines + bit / 8 * 64); };
+        const V byte = i_load(eight + 64 * i);
+        const V to_bit6 =
+            column < 6 ? i_up(line_of(column), 6 - column) : i_down(line_of(column), column - 6);
+        const V places[2] = {byte, b_select(i_set1(0x40404040), to_bit6, i_down(byte, 2))};
+        const V place_alone = b_select(i_set1(0x60606060), places[1], byte);
+
+        const auto odd = b_has(line_of(low_kind), low_kind % 8);  // kinds 1 and 3
+        const auto upper = b_has(line_of(high_kind), high_kind % 8);  // kinds 2 and 3
+        const auto alone = b_has_none_too(odd, byte, 0x60);
+        STERNA_UNROLL(2)
+        for (int half = 0; half < 2; ++half) {
+            const auto& tables = T::grid().halves[half];
+            const auto of = [&](int table) { return b_lookup128(tables[table], places[half]); };
+            const auto more = b_has_too(odd, byte, half ? 0 : 7);
+            const V below = b_choose(odd, of(0), of(1));
+            const V above = b_choose(more, b_choose(odd, of(2), of(3)), of(4));
+            const V rest = b_lookup128(tables[5], place_alone);
+            halves[half] = b_choose(upper, below, b_choose(alone, above, rest));
+        }
+    }
+    [[gnu::always_inline]] void codes(int, int f, V (&w)[2]) {
+        STERNA_UNROLL(2)
+        for (int half = 0; half < 2; ++half)
+            w[half] = i_and(b_quarters_up3(halves[half], f), i_set1(0x18181818));
+    }
+};
+
 // The same by an entry for each lane. Indices of eight bits are read where they lie. Longer ones are made first, those of
 // all eight, so that what was stored need not be awaited: those of row blocks 0 and 2, and of 1 and 3, in turn.
 template <class F, class T, class V>
@@ -117,7 +156,16 @@ struct EntryLoads {
 };
 
 template <class F, class T, class V>
-using IndexLookup = std::conditional_t<kLongTables<V>, LongTables<F, T, V>, EntryLoads<F, T, V>>;
+consteval auto index_lookup() {
+    if constexpr (!kLongTables<V>)
+        return std::type_identity<EntryLoads<F, T, V>>{};
+    else if constexpr (requires { T::grid().halves; })
+        return std::type_identity<HalfTables<F, T, V>>{};
+    else
+        return std::type_identity<LongTables<F, T, V>>{};
+}
+template <class F, class T, class V>
+using IndexLookup = typename decltype(index_lookup<F, T, V>())::type;
 
 // What signs or shifts do to codes: a vector for each eight k, of a bit for each code or each row.
 template <class F, class T, class V>
@@ -153,7 +201,7 @@ struct CodeChanges {
     // Codes of row block f, of the first or the second four k of eight.
     [[gnu::always_inline]] static V changed(V w, V change, int f, int second) {
         if constexpr (T::kSigns == 0)
-            return i_add_unless(w, change, T::kShifts == 8 ? 8 * f : 2 * f, i_set1(0x02020202));
+            return i_or(w, i_unless(change, T::kShifts == 8 ? 8 * f : 2 * f, i_set1(0x02020202)));
         const V bits = i_set1(second ? static_cast<int32_t>(0x80402010u) : 0x08040201);
         return b_flip(w, b_four_times(change, f), bits, i_set1(2 * T::kZero * 0x01010101));
     }

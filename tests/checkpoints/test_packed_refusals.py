@@ -56,14 +56,17 @@ def test_layout_version(tmp_path: Path, value: Any) -> None:
     refuse(tmp_path, "layout_version")
 
 
-def test_an_earlier_layout_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("version", EARLIER_VERSIONS)
+def test_an_earlier_layout_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
     """It is read where it packs the folder's formats in the same way."""
     make(tmp_path)
-    edit_config(tmp_path, layout_version=2)
+    edit_config(tmp_path, layout_version=version)
     formats = {module.format.name for module in read_packed(tmp_path).modules.values()}
-    assert formats.isdisjoint(EARLIER_VERSIONS[2])
-    monkeypatch.setitem(EARLIER_VERSIONS, 2, frozenset(formats))
-    refuse(tmp_path, "layout_version: expected 3")
+    assert formats.isdisjoint(EARLIER_VERSIONS[version])
+    monkeypatch.setitem(EARLIER_VERSIONS, version, frozenset(formats))
+    refuse(tmp_path, f"layout_version: expected {LAYOUT_VERSION}")
 
 
 #: A lookup-table format in files -> the levels of its codes, and the format that has them.

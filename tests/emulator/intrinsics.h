@@ -216,13 +216,11 @@ inline uint16_t no_bits(Integers a, Integers b) {
     for (int i = 0; i < 16; ++i) none |= static_cast<uint32_t>((x[i] & y[i]) == 0) << i;
     return static_cast<uint16_t>(none);
 }
-inline Integers sum_where(Integers otherwise, uint16_t mask, Integers a, Integers b) {
-    uint32_t to[16], x[16], y[16];
-    store(to, otherwise);
-    store(x, a);
-    store(y, b);
+inline Integers lanes_where(uint16_t mask, Integers a) {
+    uint32_t to[16];
+    store(to, a);
     for (int i = 0; i < 16; ++i)
-        if (mask >> i & 1) to[i] = x[i] + y[i];
+        if (!(mask >> i & 1)) to[i] = 0;
     return load(static_cast<const void*>(to));
 }
 template <int function>
@@ -331,8 +329,10 @@ inline Integers ternary(Integers a, Integers b, Integers c) {
 #define _mm512_permutexvar_epi16(index, table) emulated::gather_words(index, table)
 #define _mm512_permutex2var_epi8(low, index, high) emulated::gather(low, index, high)
 #define _mm512_test_epi8_mask(a, b) emulated::any_bits(a, b)
+#define _mm512_mask_test_epi8_mask(mask, a, b) (mask & emulated::any_bits(a, b))
+#define _mm512_mask_testn_epi8_mask(mask, a, b) (mask & ~emulated::any_bits(a, b))
 #define _mm512_mask_sub_epi8(o, mask, a, b) emulated::difference_where(o, mask, a, b)
 #define _mm512_multishift_epi64_epi8(places, a) emulated::shifted_bytes(places, a)
 #define _mm512_mask_mov_epi8(o, mask, a) emulated::chosen_where(o, mask, a)
 #define _mm512_testn_epi32_mask(a, b) emulated::no_bits(a, b)
-#define _mm512_mask_add_epi32(o, mask, a, b) emulated::sum_where(o, mask, a, b)
+#define _mm512_maskz_mov_epi32(mask, a) emulated::lanes_where(mask, a)

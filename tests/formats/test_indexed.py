@@ -90,6 +90,38 @@ def test_the_greatest_sums(name: str, isa: str) -> None:
             )
 
 
+def numbers_of(f: Indexed) -> np.ndarray:
+    """The number that a packed tile has for each entry of the table."""
+    if not f.name.startswith("iq1"):
+        return np.arange(len(f.entries))
+    levels = (f.entries + 1).astype(np.int8).reshape(64, 256)
+    scales = scales_of(f, 64, 256, np.random.default_rng(0))
+    steps = ops.pack(levels, scales, format=f.name).codes.reshape(4, -1)
+    high = 3 + (f.name == "iq1_m")
+    lines = steps[:, : 64 * (8 + high)].reshape(4, 8 + high, 16, 4).transpose(3, 2, 0, 1)
+    lines = lines.reshape(64, 4, 8 + high).astype(np.int64)  # [row, step, line]
+    upper = (lines[..., 8:] << 8 * np.arange(high)).sum(axis=2)[..., None]
+    return (lines[..., :8] | (upper >> high * np.arange(8) & 7) << 8).reshape(-1)
+
+
+def test_halves_of_numbers() -> None:
+    """IQ1's numbers by the definition of native/files/grids.h: what a half depends on."""
+    f = of("iq1_s")
+    number = numbers_of(f)
+    assert sorted(number) == list(range(2048))
+    halves = f.entries[np.argsort(number)].reshape(2048, 2, 4)
+    number = np.arange(2048)
+    rows_and_blocks, blocks_and_columns, kind = number & 127, number >> 2 & 127, number >> 9
+    free = (kind == 3) & (number >> 5 & 3 == 0)
+    seen: dict[tuple[int, ...], list[int]] = {}
+    for half, by in enumerate((rows_and_blocks, blocks_and_columns)):
+        other = np.where(kind == 3, number >> (0 if half else 7) & 1, 0)
+        for i in np.flatnonzero(~free):
+            key = (half, int(kind[i]), int(by[i]), int(other[i]))
+            assert seen.setdefault(key, halves[i, half].tolist()) == halves[i, half].tolist()
+    assert len(seen) == 2 * (3 * 128 + 2 * 96)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_tile_by_its_definition(name: str) -> None:
     """The bit map of native/layouts/indexed.h, written out with plain indexing."""
@@ -99,7 +131,7 @@ def test_a_tile_by_its_definition(name: str) -> None:
     codes = ops.pack(levels.astype(np.int8), scales_of(f, 64, 256, rng), format=name).codes
     more = {512: 1, 1024: 2, 2048: 3}.get(len(f.entries), 0)
     high = more + (name == "iq1_m")
-    magnitudes = {tuple(entry): i for i, entry in enumerate(f.entries.tolist())}
+    numbers = dict(zip(map(tuple, f.entries.tolist()), numbers_of(f).tolist(), strict=True))
     for step in range(4):
         lines = codes[0, step * step_bytes : (step + 1) * step_bytes]
         for row in range(64):
@@ -116,7 +148,7 @@ def test_a_tile_by_its_definition(name: str) -> None:
                 entry = w[i * f.width : (i + 1) * f.width]
                 entry = entry if name.startswith("iq1") else abs(entry)
                 index = int(eight[64 * (i % 8) + at]) | (bits & ((1 << more) - 1)) << 8
-                assert index == magnitudes[tuple(entry.tolist())]
+                assert index == numbers[tuple(entry.tolist())]
                 if name == "iq1_m":
                     assert bits >> more == down[i]
             if name == "iq1_s":

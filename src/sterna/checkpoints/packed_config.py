@@ -1,6 +1,6 @@
 """What config.json says of a packed directory: its version, and the format of each module.
 
-"quantization_config": {"quant_method": "sterna", "layout_version": 3, "default_format": "i2",
+"quantization_config": {"quant_method": "sterna", "layout_version": 4, "default_format": "i2",
     "modules": {name: {"format": "i2", "M": 2560, "K": 2560,
                        "scale": "tensor" | "row" | "group:32"}}}
 """
@@ -26,10 +26,13 @@ from sterna.files.jsonfile import json_kind
 from sterna.formats import Format
 from sterna.formats.lookup_files import LookupFormat, lookup_format
 
-LAYOUT_VERSION = 3  # raise it when old packed directories would be read wrongly
+LAYOUT_VERSION = 4  # raise it when old packed directories would be read wrongly
 #: Earlier versions that are read, and the formats that they packed in another way: these are
 #: refused.
-EARLIER_VERSIONS = {2: frozenset({"stq1_0"})}
+EARLIER_VERSIONS = {
+    2: frozenset({"stq1_0", "iq1_s", "iq1_m"}),
+    3: frozenset({"iq1_s", "iq1_m"}),
+}
 QUANT_METHOD = "sterna"
 QUANTIZATION = "quantization_config"
 CONFIG_HASH = "sterna.config.sha256"  # metadata key of the SHA-256 of what config.json says
