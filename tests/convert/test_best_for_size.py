@@ -21,9 +21,11 @@ from sterna.convert.moments import Moments
 from sterna.convert.plan import plan
 from sterna.convert.running import Running
 from sterna.convert.sensitivity import Probe, format_errors
+from sterna.engine import Engine
 from sterna.errors import RequestError
 from sterna.formats import codec, weighted
 from sterna.formats.feedback import Feedback, can_feed
+from sterna.graph import Graph
 
 EVERY = sorted({name for names in TARGETS.values() for name in names})
 TEXTS = [
@@ -136,11 +138,14 @@ def test_a_matrix_is_probed_some_rows_at_a_time(
     np.testing.assert_array_equal(ops.dequantize(made), expected)
 
 
-@pytest.mark.parametrize("arch", ["llama", "gpt2", "qwen3_5", "mixtral", "bert"])
+@pytest.mark.parametrize(
+    "arch",
+    ["llama", "gpt2", "cohere", "gemma4", "qwen3_5", "mixtral", "bert", "modernbert-score-mean"],
+)
 def test_moments_are_the_same_however_many_fit(
     checkpoint: Callable[[str], Path], arch: str
 ) -> None:
-    """One at a time, the text is read for each, and only up to its layer."""
+    """One at a time, reading goes on between two layers, or begins again."""
     running = Running.of(checkpoint(arch), 1)
     windows, ends = running.windows(TEXTS, 96), list[int]()
     every = Moments(running, windows, 1 << 30, {}, lambda done, _: ends.append(done))
@@ -149,6 +154,33 @@ def test_moments_are_the_same_however_many_fit(
     one = Moments(running, windows, 0, {})
     for name, moments in expected.items():
         np.testing.assert_array_equal(one.second_moments(name), moments)
+
+
+def test_layers_in_order_are_read_once(
+    checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running, run = Running.of(checkpoint("llama"), 1), list[int]()
+    compiled = Engine.compiled
+
+    def counted(engine: Engine, graph: Graph) -> object:
+        run.append(len(graph.linears))
+        return compiled(engine, graph)
+
+    monkeypatch.setattr(Engine, "compiled", counted)
+    moments = Moments(running, running.windows(TEXTS, 96), 0, {})
+    read = [moments.second_moments(name).shape for name in moments]
+    assert len(run) == len(read)
+    assert sum(run) <= len(running.model.graph.linears) + 1  # the embedding begins again
+
+
+@pytest.mark.parametrize(("name", "bits"), [("qwen3-score", 5.0), ("bert-score", 9.0)])
+def test_a_single_score_tells_formats_apart(
+    checkpoint: Callable[[str], Path], tmp_path: Path, name: str, bits: float
+) -> None:
+    """A softmax over one logit is 1, whatever was rounded."""
+    fitted = best_for_size(checkpoint(name), tmp_path / "out", Goal(bits=bits), TEXTS, tokens=512)
+    assert fitted.estimated_kl > 0
+    assert fitted.bits > 0.95 * bits  # no bits are left where they would help
 
 
 def test_threads_change_no_bit() -> None:

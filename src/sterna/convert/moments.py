@@ -5,14 +5,16 @@
 
 The unrounded model reads the text, and the inputs of some layers at a time are kept for a step
 (`KeepOp`) and multiplied: as many layers as their matrices fit into the budget. Layers are best
-asked for in the model's order; each time one is not there, the text is read again. Layers of
-experts, whose rows differ from token to token, have only mean squares.
+asked for in the model's order: then the rows between two layers are kept, and reading goes on
+there. Where it cannot (`_cut`), and for another order, the text is read from the beginning. Layers
+of experts, whose rows differ from token to token, have only mean squares.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +22,20 @@ import numpy.typing as npt
 from sterna.convert.running import Running
 from sterna.convert.unfinished import Kept
 from sterna.formats.feedback import DAMPING, Feedback
-from sterna.graph import Graph
-from sterna.graph.ops import KeepOp, LinearOp, Op, SelectOp, Value
+from sterna.graph.activations import rounded_values
+from sterna.graph.ops import (
+    AttentionOp,
+    CombineOp,
+    IndexerOp,
+    KeepOp,
+    LinearOp,
+    Op,
+    RopeOp,
+    RouteOp,
+    SelectOp,
+    Value,
+)
+from sterna.graph.parts import Lives
 from sterna.runtime import available_bytes, memory_bytes
 
 __all__ = ["Moments", "budget_of"]
@@ -45,6 +59,16 @@ def budget_of(running: Running) -> int:
     return max(0, min(memory_bytes() // 4, available_bytes() - needed))
 
 
+@dataclass(frozen=True)
+class _Between:
+    """Rows between two layers: the next operation is the `cut`-th, and the values that live there
+    have these rows, of each window float32 [tokens, columns]."""
+
+    cut: int
+    values: Sequence[Value]
+    rows: Sequence[F32]
+
+
 @dataclass
 class Moments(Mapping[str, Feedback | F32]):
     """What `convert` takes as squares: `Feedback` for each layer, by the name of its weight.
@@ -61,15 +85,19 @@ class Moments(Mapping[str, Feedback | F32]):
     progress: Callable[[int, int], None] = lambda done, total: None
     kept: Kept | None = None
     _inputs: dict[str, Value] = field(init=False)
+    _returned: Value = field(init=False)  # by a program without a head: what that reads
     _moments: dict[Value, F32] = field(default_factory=dict)
     _last: tuple[Value, Feedback] | None = None
+    _between: _Between | None = None
 
     def __post_init__(self) -> None:
-        """List the inputs of layers, in the model's order."""
+        """List the inputs of layers, in the model's order; a classifier's last layers read few rows
+        of a text, and are left out but for the first."""
         self._inputs = {}
+        self._returned = next(op.x for op in self.running.model.graph.linears if op.selected)
         for op in self.running.model.graph.linears:
-            name = self.running.names.get(op.weight)
-            if name is not None and op.x.route is None:
+            name, whole = self.running.names.get(op.weight), op.x.route is None
+            if name is not None and whole and (not op.selected or op.x is self._returned):
                 self._inputs.setdefault(name, op.x)
 
     def __iter__(self) -> Iterator[str]:
@@ -127,58 +155,122 @@ class Moments(Mapping[str, Feedback | F32]):
 
     def _sums(self, values: Sequence[Value]) -> dict[Value, F32]:
         """E[x x^T] of each value over the text."""
-        engine = self.running.engine
-        # The head's input is what a program without a head returns.
-        head = self.running.model.graph.head.x
-        columns = _columns(values, head)
-        kept_width = sum(x.width for x in values if x is not head)
-        graph = _keeping(self.running.model.graph.without_head(), columns)
+        graph, engine = self.running.model.graph, self.running.engine
+        ops, head = graph.without_head().ops, self._returned
+        begin = self._begin(ops, values[0])
+        inputs = [x for x in values if x is not head]
+        end, living = len(ops), list[Value]()
         if head not in values and not engine.kv_cache.state_bytes:  # a state is of all its layers
-            graph = _until_kept(graph)
-        program = engine.compiled(graph)
+            end, living = _cut(ops, begin.cut, inputs[-1])
+        part = _Part(begin.values, inputs, living)
+        program = engine.compiled(replace(graph, ops=part.ops(ops[begin.cut : end])))
         sums = {x: np.zeros((x.width, x.width), np.float32) for x in values}
-        count, total = 0, sum(map(len, self.windows))
-        for window in self.windows:
-            kept = np.empty((len(window), kept_width), np.float32) if kept_width else None
-            last = engine.run_variant(program, window, len(window), kept)
+        count, total, between = 0, sum(map(len, self.windows)), list[F32]()
+        for i, window in enumerate(self.windows):
+            rows = np.empty((len(window), part.width), np.float32)
+            if begin.cut:
+                rows[:, part.given] = begin.rows[i]
+            last = engine.run_variant(program, window, len(window), rows if part.width else None)
             for x in values:
-                rows = last
-                if x is not head:
-                    assert kept is not None
-                    rows = np.ascontiguousarray(kept[:, columns[x] : columns[x] + x.width])
-                sums[x] += rows.T @ rows
+                of_x = last if x is head else np.ascontiguousarray(rows[:, part.columns[x]])
+                sums[x] += of_x.T @ of_x
+            between.append(rows[:, part.left].copy())
             count += len(window)
             self.progress(count, total)
+        self._between = _Between(end, living, between) if living else None
         for moments in sums.values():
             moments /= count
         return sums
 
-
-def _columns(values: Sequence[Value], head: Value) -> dict[Value, int]:
-    """Give each value but the head's input columns of its own among those that are kept."""
-    columns, at = dict[Value, int](), 0
-    for x in values:
-        if x is not head:
-            columns[x] = at
-            at += x.width
-    return columns
+    def _begin(self, ops: Sequence[Op], first: Value) -> _Between:
+        """Return where to read, if `first` is the first value that is wanted."""
+        between, self._between = self._between, None
+        written = next((i for i, op in enumerate(ops) if op.output is first), len(ops))
+        if between and (first in between.values or between.cut <= written):
+            return between
+        return _Between(0, (), ())
 
 
-def _until_kept(graph: Graph) -> Graph:
-    """Return the graph without the layers behind the last value that is kept."""
-    last = max(i for i, op in enumerate(graph.ops) if isinstance(op, KeepOp))
-    x = graph.ops[last].output
-    select = SelectOp(name="select", output=Value(x.width), x=x, selected=True)
-    return replace(graph, ops=[*graph.ops[: last + 1], select])
+def _cut(ops: Sequence[Op], begin: int, last: Value) -> tuple[int, list[Value]]:
+    """Return where operations may end that run from `begin` on for the inputs of layers up to
+    `last`, and the values that live there, by which reading can go on; no values where it cannot.
+
+    It can where these are all that the operations that follow need of those before.
+    """
+    linears = [i for i, op in enumerate(ops) if i >= begin and isinstance(op, LinearOp)]
+    reads = next((i for i in linears if ops[i].inputs[0] is last), len(ops))
+    of_some = next((i for i, op in enumerate(ops) if op.selected), len(ops))
+    following = next((i for i in linears if i > reads and ops[i].inputs[0] is not last), of_some)
+    lives, rounded = Lives(ops), rounded_values(ops)
+    remembered = _remembered(ops)
+    possible = [
+        (sum(x.width for x in living), cut, living)
+        for cut in range(reads + 1, following + 1)
+        if (living := lives.at(cut))
+        and rounded.isdisjoint(living)
+        and not any(first < cut <= later for first, later in remembered)
+    ]
+    if not possible:
+        return reads, []
+    _, cut, living = min(possible, key=lambda one: one[:2])
+    return cut, living
 
 
-def _keeping(graph: Graph, columns: Mapping[Value, int]) -> Graph:
-    """Return the graph with operations that save values; all of its rows must be wanted."""
-    ops, seen = list[Op](), set[Value]()
-    for op in graph.ops:
-        if isinstance(op, LinearOp) and op.x in columns and op.x not in seen:
-            seen.add(op.x)
-            at, width = columns[op.x], op.x.width
-            ops.append(KeepOp(name=op.name, output=op.x, x=op.x, column=at, width=width))
-        ops.append(op)
-    return replace(graph, ops=ops)
+def _remembered(ops: Sequence[Op]) -> list[tuple[int, int]]:
+    """Return pairs of operations, of which the later reads what the first left elsewhere than in
+    values: keys and values of attention, and which experts a token goes to."""
+    stored, pairs, route = dict[int, int](), list[tuple[int, int]](), 0
+    for i, op in enumerate(ops):
+        if isinstance(op, AttentionOp | IndexerOp):
+            pairs.append((stored[op.layer], i))
+        elif isinstance(op, RopeOp) and op.stores:
+            stored[op.layer] = i
+        elif isinstance(op, RouteOp):
+            route = i
+        if isinstance(op, CombineOp) or any(x.route for x in (*op.inputs, op.output)):
+            pairs.append((route, i))
+    return pairs
+
+
+class _Part:
+    """Operations between two places of a graph, and the rows that lie with the caller.
+
+    given: values that lived at the beginning. inputs: of layers, which are kept. living: values
+    that live at the end. The columns of each kind follow each other.
+    """
+
+    def __init__(
+        self, given: Sequence[Value], inputs: Sequence[Value], living: Sequence[Value]
+    ) -> None:
+        self._given, self._inputs, self._living = given, inputs, living
+        *starts, self.width = accumulate((x.width for x in (*given, *inputs, *living)), initial=0)
+        self._starts = starts
+        self.given: slice = slice(0, sum(x.width for x in given))
+        self.left: slice = slice(self.width - sum(x.width for x in living), self.width)
+        of_inputs = zip(inputs, starts[len(given) :], strict=False)
+        self.columns: dict[Value, slice] = {x: slice(at, at + x.width) for x, at in of_inputs}
+
+    def ops(self, ops: Sequence[Op]) -> list[Op]:
+        """Return the operations with those that restore and save rows; all rows must be wanted.
+
+        An input is kept where the first layer reads it, or at the end.
+        """
+        n, m = len(self._given), len(self._given) + len(self._inputs)
+        restored = zip(self._given, self._starts[:n], strict=True)
+        part: list[Op] = [_keep(x, at, restores=True) for x, at in restored]
+        waiting = dict(zip(self._inputs, self._starts[n:m], strict=True))
+        for op in ops:
+            if isinstance(op, LinearOp) and op.x in waiting:
+                part.append(_keep(op.x, waiting.pop(op.x)))
+            part.append(op)
+        part += [_keep(x, at) for x, at in waiting.items()]
+        part += [_keep(x, at) for x, at in zip(self._living, self._starts[m:], strict=True)]
+        x = part[-1].output
+        if not part[-1].selected:
+            part.append(SelectOp(name="select", output=Value(x.width), x=x, selected=True))
+        return part
+
+
+def _keep(x: Value, column: int, restores: bool = False) -> KeepOp:
+    saved = None if restores else x
+    return KeepOp(name="keep", output=x, x=saved, column=column, width=x.width)

@@ -176,8 +176,12 @@ class Probe:
     def _logits(self, changed: Mapping[PackedWeight, PackedWeight]) -> Iterator[F32]:
         engine, graph = self.running.engine, self.running.model.graph
         program = engine.compiled(replace(graph, ops=[_with(op, changed) for op in graph.ops]))
+        config = self.running.model.config
+        row = config.label_row if config.labels else "last"
         for window in self.windows:
-            yield engine.run_variant(program, window, min(self._wanted, len(window)))
+            wanted = {"first": len(window), "mean": 1, "last": min(self._wanted, len(window))}[row]
+            logits = engine.run_variant(program, window, wanted)
+            yield logits[:1] if row == "first" else logits
 
 
 def _chunks(weight: PackedWeight) -> Iterator[tuple[int, PackedWeight]]:

@@ -14,7 +14,7 @@ from itertools import pairwise
 from sterna import _native
 from sterna.graph.ops import AttentionOp, CopyOp, KeepOp, LinearOp, Op, RopeOp, Value
 
-__all__ = ["Part", "Parts", "in_parts"]
+__all__ = ["Lives", "Part", "Parts", "in_parts"]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def in_parts(ops: Sequence[Op], rounded: set[Value]) -> tuple[list[Op], list[Par
     first, *rest = ops
     assert isinstance(first, CopyOp)
     assert first.x is None
-    lives = _Lives(rest, first.output)
+    lives = Lives(rest, first.output)
     cuts = [0, *_cuts(rest, lives, rounded), len(rest)]
     columns, width = _columns(lives, cuts)
     made, parts = list[Op](), list[Part]()
@@ -82,15 +82,15 @@ def in_parts(ops: Sequence[Op], rounded: set[Value]) -> tuple[list[Op], list[Par
     return made, parts, width
 
 
-class _Lives:
+class Lives:
     """Where values live in a list of operations, and the first columns of each that are read.
 
-    given: lives from the start.
+    given: those that live from the start.
     """
 
-    def __init__(self, ops: Sequence[Op], given: Value) -> None:
-        self._written, self._used = {given: -1}, {given: -1}
-        self.width: dict[Value, int] = {given: given.width}
+    def __init__(self, ops: Sequence[Op], *given: Value) -> None:
+        self._written, self._used = dict.fromkeys(given, -1), dict.fromkeys(given, -1)
+        self.width: dict[Value, int] = {x: x.width for x in given}
         for i, op in enumerate(ops):
             self._written.setdefault(op.output, i)
             self._used.update(dict.fromkeys((*op.inputs, op.output), i))
@@ -103,7 +103,7 @@ class _Lives:
         return [x for x, begin in self._written.items() if begin < cut <= self._used[x]]
 
 
-def _cuts(ops: Sequence[Op], lives: _Lives, rounded: set[Value]) -> Iterator[int]:
+def _cuts(ops: Sequence[Op], lives: Lives, rounded: set[Value]) -> Iterator[int]:
     """Yield where parts end: behind what stores keys and values, and before the next that does
     where the fewest columns must be kept."""
     stores = [i for i, op in enumerate(ops) if isinstance(op, RopeOp) and op.stores]
@@ -116,7 +116,7 @@ def _cuts(ops: Sequence[Op], lives: _Lives, rounded: set[Value]) -> Iterator[int
             yield min(whole, key=lambda n: sum(lives.width[x] for x in lives.at(n)))
 
 
-def _columns(lives: _Lives, cuts: Sequence[int]) -> tuple[dict[Value, int], int]:
+def _columns(lives: Lives, cuts: Sequence[int]) -> tuple[dict[Value, int], int]:
     """Give each kept value columns of its own as long as it lives; return where they begin, and
     how many there are."""
     begins, total = dict[Value, int](), 0
