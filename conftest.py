@@ -14,6 +14,11 @@ os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["STERNA_CACHE"] = "off"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+# Each core has a worker, so one thread serves a test that names no number. Two would wait for each
+# other while another worker has the core.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("STERNA_THREADS", "1")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace

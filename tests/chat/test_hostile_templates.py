@@ -25,7 +25,7 @@ from random_templates import template
 from sterna.chat import budget
 
 RANDOM = int(os.environ.get("STERNA_TEMPLATES", "30"))  # random ones in addition to the table
-SECONDS = float(os.environ.get("STERNA_TEMPLATE_SECONDS", "0.25"))
+SECONDS = float(os.environ.get("STERNA_TEMPLATE_SECONDS", "0.1"))
 #: Beyond the limit: the longest single step (parsing, a sort), in the worker's units. It takes 12.
 STEP_UNITS = 100
 MAX_MB = 256

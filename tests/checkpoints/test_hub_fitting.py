@@ -286,6 +286,7 @@ def test_a_server_without_ranges_is_cut_off(server: Hub, tmp_path: Path, free: l
 # ------------------------------------------------------------------------------------ sterna info
 
 
+@pytest.mark.usefixtures("little_bandwidth")
 def test_info_lists_a_repository(server: Hub, tmp_path: Path, free: list[int]) -> None:
     files = files_of(tmp_path)
     server.add("terns/tiny", {**files, "mmproj-F16.gguf": b"p"})
@@ -330,6 +331,7 @@ def test_info_lists_safetensors(server: Hub, free: list[int]) -> None:
     failed(command("info", "terns/none"), "without weights")
 
 
+@pytest.mark.usefixtures("little_bandwidth")
 def test_info_of_what_is_here(tmp_path: Path, checkpoint: object) -> None:
     path = tmp_path / "m.gguf"
     gguf_factory.write(path, gguf_factory.Tiny(types={"": "Q4_0"}))

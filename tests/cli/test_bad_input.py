@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from helpers import failure
 from waits import HANGS_S
 
 from sterna import LLM
+from sterna.cli import main
 from sterna.errors import (
     RequestError,
     SternaError,
@@ -48,8 +50,8 @@ def cli(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 def refused_by_cli(*arguments: str, words: tuple[str, ...] = (), **environment: str) -> None:
     """Exit code 2, nothing on stdout that could pass for a result, a short message on stderr."""
-    done = cli(*arguments, **environment)
-    assert done.returncode == 2, done.stdout + done.stderr
+    done = CliRunner().invoke(main, arguments, env=environment)
+    assert done.exit_code == 2, done.output
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
     for word in words:
@@ -217,3 +219,4 @@ def test_cli_works(checkpoint: Callable[[str], Path]) -> None:
     done = cli("generate", PROMPT, "--model", model, "--max-tokens", "4", "--temperature", "0")
     assert done.returncode == 0, done.stderr
     assert done.stdout
+    assert cli("generate", PROMPT, "--model", model, "--nonsense").returncode == 2

@@ -24,6 +24,7 @@ def packed(folder: Path, recipe: Recipe = QWEN3_MOE) -> Path:
     return folder / "packed"
 
 
+@pytest.mark.usefixtures("little_bandwidth")
 def test_info_of_a_model_that_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes are those of the files; a budget is what a start without one would choose."""
     folder = packed(tmp_path)
@@ -43,6 +44,7 @@ def test_info_of_a_model_that_does_not_fit(tmp_path: Path, monkeypatch: pytest.M
     assert ("experts stay on disk" if budget > sizes.in_memory else "too little memory") in words
 
 
+@pytest.mark.usefixtures("little_bandwidth")
 def test_info_of_a_dense_model_that_does_not_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

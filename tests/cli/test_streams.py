@@ -32,7 +32,7 @@ def shell(text: str, folder: Path, **env: str) -> subprocess.CompletedProcess[by
 @pytest.mark.parametrize(
     "text",
     [
-        "{run} formats --no-measure | head -c 10", "{run} info | true",
+        "{run} formats --no-measure | head -c 10", "{run} info --no-bandwidth | true",
         "{run} generate --help | true", "{run} --help | true", "{run} models | true",
         "{run} generate x --max-tokens 2 >&-",
         "{run} generate x --max-tokens 2 <&-",

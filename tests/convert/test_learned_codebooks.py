@@ -23,8 +23,10 @@ def logits(folder: Path) -> np.ndarray:
     return Engine(loading.load(folder, cached=False), threads=1).logits(TOKENS)[0]
 
 
-@pytest.mark.parametrize("format", ["nf4", "nf4:g32", "nf2:g32"])
-@pytest.mark.parametrize("model", ["llama-256", "qwen3-moe"])
+@pytest.mark.parametrize(
+    ("model", "format"),
+    [("llama-256", "nf4"), ("llama-256", "nf2:g32"), ("qwen3-moe", "nf4:g32")],
+)
 def test_layers_of_a_model(
     checkpoint: Callable[[str], Path], tmp_path: Path, model: str, format: str
 ) -> None:

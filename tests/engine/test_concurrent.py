@@ -57,7 +57,8 @@ def test_engines_of_one_model(key: str) -> None:
     """In pools of their own and in one for several, on all units: the committed digests."""
     case = next(case for case in digests.cases() if str(case) == key)
     model, expected = case.model(), digests.committed()[key]
-    runs = [(isa, kv, n) for isa in ISAS for kv in expected for n in (1, 2, 2, 3)]
+    runs = [(isa, kv, n) for isa in ISAS[1:] for kv in expected for n in (1, 2, 2, 3)]
+    runs += [(ISAS[0], kv, 2) for kv in expected]  # the plain unit takes thirty times as long
     calls = [lambda run=run: digests.digest(model, *run) for run in runs]
     for (isa, kv, n), got in zip(runs, together(calls), strict=True):
         assert got == expected[kv], f"{isa}, {kv}, {n} threads"

@@ -34,7 +34,7 @@ from sterna.errors import (
 from sterna.gguf.file import GgufFile, GgufModel
 from sterna.gguf.paths import is_gguf
 
-MUTATIONS = int(os.environ.get("STERNA_FUZZ", "4000"))
+MUTATIONS = int(os.environ.get("STERNA_FUZZ", "1500"))
 MEMORY_BYTES = 256 << 20  # in addition to twice the file
 MOST_CALLS = 2_000_000  # fifty times those of the sound file
 WORDS = ["<s>", "</s>", "a", "b", "c", "ab", "abc", "Ġ", "Ġa", "é"]

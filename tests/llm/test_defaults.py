@@ -101,6 +101,7 @@ def test_names_of_single_makers(recwarn: pytest.WarningsRecorder) -> None:
     assert [name for name in (*PRIVATE, *known) if f"'{name}'" in warning] == [*PRIVATE]
 
 
+@pytest.mark.usefixtures("little_bandwidth")
 def test_a_gguf_file_says_the_same(tmp_path: Path, checkpoint: Callable[[str], Path]) -> None:
     """llama.cpp's keys are written and read: 0.7 is 0.7, though the file has a float32."""
     folder = tmp_path / "model"

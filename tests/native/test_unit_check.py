@@ -6,19 +6,21 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+from helpers import command
 from waits import HANGS_S
 
 from sterna import _native
 from sterna.calibration import measured, unit_check
+from sterna.cli import main
 from sterna.errors import UnsupportedCPUError
 
 #: Of these, as `scalar` is always right.
 UNITS = [isa for isa in _native.isas() if isa != "scalar"]
-#: The files of native/layouts, each of which defines the layout of its name.
-LAYOUTS = [path.stem for path in (Path(__file__).parents[2] / "native/layouts").glob("*/*.h")]
 needs_unit = pytest.mark.skipif(not UNITS, reason="needs a unit next to scalar")
 
 
@@ -32,11 +34,15 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     unit_check._wrong.cache_clear()
 
 
+#: What each unit computes. Of `scalar` it takes ten seconds.
+unit_digests = lru_cache(_native.unit_digests)
+
+
 @pytest.mark.parametrize("isa", _native.isas())
 def test_every_unit_has_the_table(isa: str) -> None:
     """Also `scalar`, which the table was made by; a group is missing from no unit but the fast
     ones."""
-    digests, signal = _native.unit_digests(isa)
+    digests, signal = unit_digests(isa)
     assert signal == 0
     table = unit_check.expected()
     fast = tuple(
@@ -166,12 +172,14 @@ def test_a_damaged_file_is_no_result(content: str, cache: Path) -> None:
     assert kept[f"check of {UNITS[-1]}"]["wrong"] == []
 
 
-def test_info_check(tmp_path: Path) -> None:
-    """The command says which units are right."""
-    done = subprocess.run(
-        [sys.executable, "-m", "sterna", "info", "--check", "--json"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    rows = json.loads(done.stdout)
+def test_info_check(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command says which units are right; the exit code, whether all are."""
+    monkeypatch.setattr(_native, "unit_digests", unit_digests)
+    asked = ("info", "--check", "--json")
+    rows = json.loads(command(*asked).stdout)
     assert [row["isa"] for row in rows] == _native.isas()
     assert all(row["right"] and row["wrong"] == [] for row in rows)
+    monkeypatch.setattr(_native, "unit_digests", lambda isa: ({}, 4))
+    done = CliRunner().invoke(main, asked)
+    assert done.exit_code == 1
+    assert {row["wrong"][0] for row in json.loads(done.stdout)} == {"it ended by SIGILL"}

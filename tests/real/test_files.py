@@ -20,7 +20,7 @@ from sterna.evaluate.perplexity import perplexity
 from sterna.gguf.file import GgufFile
 
 # Formats of a float checkpoint, and by how much each may raise the perplexity of the four texts:
-# about one and a half times what was measured.
+# about one and a half times what was measured. Of q4_0 it is a file that llama.cpp reads, too.
 ROUNDED = {"q8_0": 1.01, "q4_0": 1.4, "iq4_nl": 1.3}
 # Types that are written, and how far llama.cpp's log-probabilities may be from ours: layers of
 # whole numbers round their inputs on both sides, floats on neither.
@@ -43,11 +43,15 @@ def measured(model: Path, **options: object) -> float:
     return perplexity(llm, cut).perplexity
 
 
-@pytest.mark.parametrize("format", ROUNDED)
+@pytest.mark.parametrize("format", ["q8_0", "iq4_nl"])
 def test_rounded_floats(format: str, floats: Path, tmp_path: Path) -> None:
     """Written, read back, and as good as opening the floats in this format, which is the same."""
     convert(floats, tmp_path / "m", format, "q8_0")
-    kept = measured(tmp_path / "m")
+    check_rounded(format, tmp_path / "m", floats)
+
+
+def check_rounded(format: str, model: Path, floats: Path) -> None:
+    kept = measured(model)
     print(format, kept, measured(floats))
     assert measured(floats) * 0.98 < kept < measured(floats) * ROUNDED[format]
 
@@ -93,6 +97,8 @@ def test_llama_cpp_reads_what_we_write(type: str, floats: Path, tmp_path: Path) 
             agreed += 1
     print(type, agreed)
     assert agreed >= len(prompts) * n // 2
+    if type == "Q4_0":
+        check_rounded("q4_0", path, floats)
 
 
 def test_llama_cpp_reads_a_chosen_mixture(tmp_path: Path) -> None:

@@ -12,16 +12,15 @@ from sterna.llm import receipt
 PROMPT = "The rules of the game are long and many, and nobody has read them all. " * 20
 
 
-@pytest.mark.parametrize("model", ["smollm2", "gemma3"])
-def test_the_second_start(
-    model: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One fingerprint, and the prefix that the first start has written is there."""
+def test_the_second_start(smollm2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One fingerprint, and the prefix that the first start has written is there.
+
+    tests/graph/test_identity.py has other architectures, Gemma's among them.
+    """
     monkeypatch.setenv("STERNA_CACHE", str(tmp_path / "cache"))
-    path = request.getfixturevalue(model)
     seen, cached, answers = [], [], []
     for _ in range(2):
-        llm = LLM(path, cache_disk=tmp_path / "prefixes")
+        llm = LLM(smollm2, cache_disk=tmp_path / "prefixes")
         done = llm.generate(PROMPT, max_tokens=4, temperature=0)
         cached.append(done.stats.n_cached)
         answers.append(done.tokens)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import openai
 import pytest
-from server_process import ServerProcess, serving
+from server_process import ServerProcess
 
 from sterna.server.errors import ApiError
 from sterna.server.response_store import ResponseStore
@@ -17,12 +16,6 @@ ASKED: dict[str, Any] = {"model": "nano", "temperature": 0}
 QUESTION: dict[str, Any] = {"role": "user", "content": "def f(x):\n"}
 NEXT: Any = {"role": "user", "content": "x"}
 TOOL: dict[str, Any] = {"name": "look", "description": None, "parameters": None, "strict": None}
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with serving(tmp_path_factory.mktemp("histories"), "nano") as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

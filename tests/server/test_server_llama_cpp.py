@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from server_process import ServerProcess, serving
+from server_process import ServerProcess
 
 from sterna import LLM
 from sterna.sampling_params import SAMPLERS
@@ -18,12 +17,6 @@ DEFAULTS: dict[str, Any] = {
     "temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "repeat_last_n": 64,
     "samplers": SAMPLERS,
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with serving(tmp_path_factory.mktemp("log"), "nano") as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

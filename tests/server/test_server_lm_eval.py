@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from server_process import ServerProcess, serving
+from server_process import ServerProcess
 
 # Read when `datasets` is imported: no test may write into a user's cache. Gone at exit.
 _CACHE = tempfile.TemporaryDirectory()
@@ -29,12 +28,6 @@ PAIRS = [
     ("x = [1, 2", "]"),
     ("# é", " €"),
 ]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with serving(tmp_path_factory.mktemp("lm_eval"), "nano") as running:
-        yield running
 
 
 @pytest.mark.parametrize("concurrent", [1, 32])

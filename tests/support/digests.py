@@ -262,12 +262,12 @@ def digest(
     return sha.hexdigest()
 
 
-def digests(case: Case, isas: list[str]) -> dict[str, dict[str, str]]:
-    """By KV type, then by unit."""
+def digests(case: Case, units: dict[str, list[str]]) -> dict[str, dict[str, str]]:
+    """By KV type, then by those units that are asked for with it."""
     model = case.model()
     return {
         kv: {isa: digest(model, isa, kv, activations=case.activations) for isa in isas}
-        for kv in case.kv_dtypes
+        for kv, isas in units.items()
     }
 
 
@@ -284,7 +284,7 @@ def made(old: dict[str, dict[str, str]], replace: bool) -> Iterator[tuple[str, d
         if not replace and set(old.get(key, ())) == set(case.kv_dtypes):
             yield key, old[key]
             continue
-        found = digests(case, _native.isas())
+        found = digests(case, dict.fromkeys(case.kv_dtypes, _native.isas()))
         for kv, by_isa in found.items():
             if len(set(by_isa.values())) > 1:
                 sys.exit(f"{key}, {kv}: units must agree, but got {by_isa}")
