@@ -13,7 +13,6 @@ from helpers import command, failed
 
 from sterna import LLM, formats, loading, ops
 from sterna.checkpoints.model_shape import memory_of, shape_of_config
-from sterna.cli.report import without_table
 from sterna.convert.allocation import Choice, allocate, curve, least_bytes
 from sterna.convert.best_for_size import Goal, best_for_size
 from sterna.convert.candidates import TARGETS, units_of, with_tables
@@ -24,6 +23,7 @@ from sterna.convert.sensitivity import Probe, format_errors
 from sterna.errors import RequestError
 from sterna.formats import codec, weighted
 from sterna.formats.feedback import Feedback, can_feed
+from sterna.formats.level_tables import without_table
 
 EVERY = sorted({name for names in TARGETS.values() for name in names})
 TEXTS = [
@@ -249,6 +249,8 @@ def test_what_cannot_be_met_is_refused_first(
         best_for_size(src, out, Goal(bits=4), TEXTS, target="vllm")
     with pytest.raises(RequestError, match=r"must be a name that ends in .gguf"):
         best_for_size(src, out, Goal(bits=4), TEXTS, target="gguf")
+    with pytest.raises(RequestError, match=r"without .gguf, .*; --for gguf makes a GGUF file"):
+        best_for_size(src, tmp_path / "o.gguf", Goal(bits=4), TEXTS)
     assert not out.exists()
     asked = ("quantize", str(src), str(out))
     failed(command(*asked, "--size", "six"), "size: must be bytes such as 6GB")

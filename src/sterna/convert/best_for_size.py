@@ -123,7 +123,8 @@ def best_for_size(
     candidates(target, 32)  # refuses other runtimes
     if to_file != str(dst).lower().endswith(".gguf"):
         kind = "a name that ends in .gguf" if to_file else "a folder's name, without .gguf"
-        raise RequestError(f"{dst}: must be {kind}, since the model is for {target}")
+        remedy = "" if to_file else "; --for gguf makes a GGUF file"
+        raise RequestError(f"{dst}: must be {kind}, since the model is for {target}{remedy}")
     job = Job(path, Path(dst), str(src), None, force, threads, i2s, {}, None)
     check_places(job.src, job.dst, force, file=to_file)
     overhead = _Once(lambda: gguf_overhead(job) if to_file else directory_overhead(job))
