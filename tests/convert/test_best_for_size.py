@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -234,7 +235,7 @@ def test_memory_with_a_context(checkpoint: Callable[[str], Path]) -> None:
 
 
 def test_what_cannot_be_met_is_refused_first(
-    checkpoint: Callable[[str], Path], tmp_path: Path
+    checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     src, out = checkpoint("llama"), tmp_path / "o"
     with pytest.raises(
@@ -251,6 +252,11 @@ def test_what_cannot_be_met_is_refused_first(
         best_for_size(src, out, Goal(bits=4), TEXTS, target="gguf")
     with pytest.raises(RequestError, match=r"without .gguf, .*; --for gguf makes a GGUF file"):
         best_for_size(src, tmp_path / "o.gguf", Goal(bits=4), TEXTS)
+    usage = shutil.disk_usage(tmp_path)._replace(free=9000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(RequestError, match=r"must have \d+ bytes of disk space, but 9000 are free"):
+        best_for_size(src, out, Goal(bits=4), TEXTS)
+    assert not [*tmp_path.iterdir()]  # nothing was measured
     assert not out.exists()
     asked = ("quantize", str(src), str(out))
     failed(command(*asked, "--size", "six"), "size: must be bytes such as 6GB")

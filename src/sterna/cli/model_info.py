@@ -219,7 +219,7 @@ def _speed(row: dict[str, Any]) -> str:
     if row["tokens_per_s"] is None:
         return "unknown: the bandwidth of memory has not been measured"
     return (
-        f"at most {row['tokens_per_s']:g} tokens/s, an estimate: memory gives "
+        f"at most {row['tokens_per_s']:,} tokens/s, an estimate: memory gives "
         f"{row['bandwidth_gb_s']:.1f} GB/s"
     )
 
