@@ -116,8 +116,8 @@ def best_for_size(
     `calibrate`. recovery: trains scales and vectors of the rounded model. progress: called with a
     stage's name, work done and in all. Raises RequestError before anything is measured, for a goal
     that cannot be met, with the smallest that can, and for a disk that is too small; and as
-    `convert`. After an error or a kill, the folder NAME.unfinished next to `dst` stays, by which the
-    next call for this source and text, of any goal, gives the same bits in less time.
+    `convert`. After an error or a kill, the folder NAME.unfinished next to `dst` stays, by which
+    the next call for this source and text, of any goal, gives the same bits in less time.
     """
     path = resolve(src, inspect=models.require_architecture)
     to_file = target == "gguf"
