@@ -157,6 +157,20 @@ def test_format_and_scale_of_a_module(tmp_path: Path, key: str, value: Any) -> N
 
 
 @pytest.mark.parametrize(
+    ("format", "why"),
+    [
+        ("lut2-7f000000", "-8..7"),
+        ("lut4-00", "32 hexadecimal digits"),
+        ("i4:g33", "multiple of 32"),
+    ],
+)
+def test_scales_and_levels_that_no_format_has(tmp_path: Path, format: str, why: str) -> None:
+    make(tmp_path)
+    edit_module(tmp_path, format=format)
+    assert why in str(refuse(tmp_path, "modules.a.q.format").remedy)
+
+
+@pytest.mark.parametrize(
     "changes",
     [
         {"quant_method": "bitnet"},

@@ -98,6 +98,7 @@ class FakeLLM:
             "threads": self.threads or 1,
             "format": self.format or "i2",
             "head": self.head or "bf16",
+            "bits": 4.6,
             "kv_dtype": self.kv_dtype,
             "activations": "int8",
         }

@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from sterna.cli import main
+from sterna.cli.progress import BESIDES, LEAST, _shortened
 
 
 def run(*args: object) -> Result:
@@ -118,6 +119,14 @@ def test_a_terminal_gets_a_bar(llama: Path, tmp_path: Path) -> None:
     assert "lossless" in done.stdout
     assert b"converting" in seen
     assert b"million weights" in seen
+
+
+def test_a_bar_has_room_next_to_a_long_path() -> None:
+    """The beginning of a path is left out, and the bar, its share and its time are seen."""
+    path = "measuring /home/somebody/models/of/many/kinds/llama-1b-instruct"
+    assert _shortened(path, 80) == path
+    assert _shortened(path, 80 - BESIDES) == "measuring …a-1b-instruct"
+    assert len(_shortened("measuring " + "x" * 99, 5)) == LEAST
 
 
 def _read(descriptor: int) -> bytes:

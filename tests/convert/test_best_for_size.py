@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,6 @@ from helpers import command, failed
 
 from sterna import LLM, formats, loading, ops
 from sterna.checkpoints.model_shape import memory_of, shape_of_config
-from sterna.cli.report import without_table
 from sterna.convert.allocation import Choice, allocate, curve, least_bytes
 from sterna.convert.best_for_size import Goal, best_for_size
 from sterna.convert.candidates import TARGETS, units_of, with_tables
@@ -25,6 +25,7 @@ from sterna.engine import Engine
 from sterna.errors import RequestError
 from sterna.formats import codec, weighted
 from sterna.formats.feedback import Feedback, can_feed
+from sterna.formats.level_tables import without_table
 from sterna.graph import Graph
 
 EVERY = sorted({name for names in TARGETS.values() for name in names})
@@ -271,7 +272,7 @@ def test_memory_with_a_context(checkpoint: Callable[[str], Path]) -> None:
 
 
 def test_what_cannot_be_met_is_refused_first(
-    checkpoint: Callable[[str], Path], tmp_path: Path
+    checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     src, out = checkpoint("llama"), tmp_path / "o"
     with pytest.raises(
@@ -286,6 +287,13 @@ def test_what_cannot_be_met_is_refused_first(
         best_for_size(src, out, Goal(bits=4), TEXTS, target="vllm")
     with pytest.raises(RequestError, match=r"must be a name that ends in .gguf"):
         best_for_size(src, out, Goal(bits=4), TEXTS, target="gguf")
+    with pytest.raises(RequestError, match=r"without .gguf, .*; --for gguf makes a GGUF file"):
+        best_for_size(src, tmp_path / "o.gguf", Goal(bits=4), TEXTS)
+    usage = shutil.disk_usage(tmp_path)._replace(free=9000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(RequestError, match=r"must have \d+ bytes of disk space, but 9000 are free"):
+        best_for_size(src, out, Goal(bits=4), TEXTS)
+    assert not [*tmp_path.iterdir()]  # nothing was measured
     assert not out.exists()
     asked = ("quantize", str(src), str(out))
     failed(command(*asked, "--size", "six"), "size: must be bytes such as 6GB")

@@ -146,6 +146,38 @@ def test_command_tells_the_gain(llama: Path, tmp_path: Path) -> None:
         np.testing.assert_allclose(from_gguf[name], squares, rtol=0.05, err_msg=name)
 
 
+def test_the_best_for_a_size_tells_its_loss(llama: Path, tmp_path: Path) -> None:
+    """--bpw measures on the held-out part what it has estimated; --recover, too."""
+    text, out = tmp_path / "text.txt", tmp_path / "out"
+    text.write_text("".join(TEXTS * 8))
+    asked = ["--calibrate", str(text), "--calibrate-tokens", "512", "--threads", "1"]
+    (row,) = json.loads(
+        command("quantize", str(llama), str(out), "--bpw", "9", *asked, "--json").stdout
+    )
+    lost = row["held_out"]
+    assert 0 < lost["kl"] < 0.1
+    assert lost["perplexity"] == pytest.approx(lost["perplexity_source"], rel=0.1)
+    again = command("quantize", str(llama), str(out), "--bpw", "9", *asked, "--force").stdout
+    assert f"perplexity {lost['perplexity_source']:.4f} before" in again.splitlines()[-1]
+    trained = ("--format", "q4_0", "--recover", "1", *asked, "--force", "--json")
+    *_, row = json.loads(command("quantize", str(llama), str(out), *trained).stdout)
+    assert row["held_out"]["held_out_tokens"] == lost["held_out_tokens"]
+    assert row["held_out"]["kl"] > lost["kl"]
+
+
+def test_an_encoder_is_rounded_by_a_text(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    """It predicts no tokens, so that the report has no perplexity."""
+    text = tmp_path / "text.txt"
+    text.write_text("".join(TEXTS * 8))
+    asked = ["--calibrate", str(text), "--calibrate-tokens", "256", "--threads", "1"]
+    for how in (("--format", "q4_0"), ("--bpw", "9")):
+        out = tmp_path / how[0]
+        result = command("quantize", str(checkpoint("bert")), str(out), *how, *asked)
+        assert result.exit_code == 0, result.output
+        assert "encoder" in result.stdout or how[0] == "--bpw"
+        assert (out / "config.json").exists()
+
+
 def test_what_calibration_refuses(llama: Path, tmp_path: Path) -> None:
     text, lines = tmp_path / "t.txt", tmp_path / "t.jsonl"
     text.write_text("".join(TEXTS))

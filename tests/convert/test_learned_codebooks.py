@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -11,10 +13,11 @@ import numpy as np
 import pytest
 from helpers import assert_same_bits, command, failed, failure
 
-from sterna import loading
+from sterna import LLM, loading
 from sterna.convert import convert
 from sterna.engine import Engine
 from sterna.errors import RequestError
+from sterna.server.model_description import quantization
 
 TOKENS = np.arange(12)[None]
 
@@ -83,3 +86,42 @@ def test_what_has_no_table(checkpoint: Callable[[str], Path], tmp_path: Path) ->
     failure(lambda: convert(source, tmp_path / "o", "nf4", codebook="x"), RequestError, "codebook")
     wrong = ("--bpw", "4", "--codebook", "learn")
     failed(command("quantize", str(source), str(tmp_path / "o"), *wrong), "--codebook", "--bpw")
+
+
+def test_levels_are_in_no_line(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    """Names of formats with 32 digits are for files; lines have bits a weight next to the name."""
+    src, folder, text = checkpoint("llama"), tmp_path / "m", tmp_path / "text"
+    text.write_text("a text of some words")
+    convert(src, folder, "nf4:g32", codebook="learn")
+    lines = [
+        command("quantize", str(folder), str(tmp_path / "o"), "--format", "q8_0"),
+        command("info", str(folder)),
+        command("perplexity", "--model", str(folder), "--file", str(text)),
+        command("compare", str(src), str(folder), "--file", str(text)),
+    ]
+    for result in lines:
+        assert result.exit_code == 0, result.output
+        assert "lut4" in result.output
+        assert "lut4-" not in result.output
+    llm = LLM(folder, cache=False)
+    bits = f"lut4:g32, {llm.info()['bits']:.3g} bits a weight"
+    assert all(bits in result.output for result in lines[2:])
+    assert "activations f32" in lines[3].output
+    assert quantization(llm) == f"LUT4:G32, {llm.model.bits:.1f} bits"
+
+
+def test_bits_of_files(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    """`sterna info` counts weights by their formats; other programs' checkpoints do not say it."""
+    src, folder, file = checkpoint("llama"), tmp_path / "m", tmp_path / "m.gguf"
+    convert(src, folder, "q4_0", "q8_0")
+    convert(src, file, "gguf:Q8_0")
+    rows = [json.loads(command("info", str(at), "--json").stdout)[0] for at in (src, folder, file)]
+    assert [row["bits"] for row in rows] == [None, LLM(folder, cache=False).info()["bits"], 8.5]
+    n_weights = LLM(src, cache=False).info()["n_params"]
+    assert [row["n_weights"] for row in rows[1:]] == [n_weights] * 2
+    assert rows[2]["formats"] == {"Q8_0": n_weights}
+    assert list(rows[1]["formats"]) == ["q4_0", "q8_0"]
+    assert "weights" not in command("info", str(src)).output.split("a token")[0]
+    assert re.search(
+        r"weights +0.\d million, 8.5 bits each: Q8_0 100%", command("info", str(file)).output
+    )

@@ -322,7 +322,7 @@ def test_what_cannot_be_trained_is_refused_first(
 ) -> None:
     src, out = checkpoint("llama"), tmp_path / "o"
     asked = ("quantize", str(src), str(out))
-    failed(command(*asked, "--recover", "9", "--format", "bf16"), "with integer levels")
+    failed(command(*asked, "--recover", "9", "--format", "bf16"), "recover: must", "with integer")
     failed(command(*asked, "--recover", "9", "--format", "gguf:Q4_0"), "with --for gguf")
     failed(command(*asked, "--recover", "9", "--codebook", "learn"), "--codebook: must be left out")
     with pytest.raises(RequestError, match=r"without experts, but .* has model\.layers\.0"):

@@ -63,7 +63,7 @@ def test_tiles(count: int, rows: int) -> None:
         ("lut4-", "32 hexadecimal digits"), ("lut2-0102", "8 hexadecimal digits"),
         ("lut2-01 02 030", "8 hexadecimal digits"), ("lut2-0A000000", "8 hexadecimal digits"),
         ("lut2-7f000000", "-8..7"), ("lut2-00000000", "not all be 0"),
-        ("lut3-00", "must be one of"),
+        ("lut3-00", "must be one of"), ("Q4_K_M", "did you mean q4_k?"),
         ("lut2-f9fe0207:g48", "multiple of 32"), ("nf4:g0", "multiple of 32"),
     ],
 )  # fmt: skip

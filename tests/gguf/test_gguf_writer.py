@@ -222,6 +222,14 @@ def test_a_sentencepiece_tokenizer(tmp_path: Path) -> None:
 # --------------------------------------------------------------------- read by the gguf package
 
 
+def test_a_model_keeps_the_name_of_its_file(sources: Path, tmp_path: Path) -> None:
+    """A folder gives its own; a GGUF file has one, whatever it is called now."""
+    first, second = tmp_path / "first.gguf", tmp_path / "second.gguf"
+    convert(sources / "rope", first, "gguf:F16")
+    convert(first.rename(tmp_path / "other.gguf"), second, "gguf:Q8_0")
+    assert gguf.GGUFReader(second).fields["general.name"].contents() == "rope"
+
+
 def test_the_gguf_package_reads_it(sources: Path, tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     convert(sources / "rope", path, "gguf:Q8_0")

@@ -50,7 +50,7 @@ def test_health_and_models(server: ServerProcess, llm: LLM, client: openai.OpenA
     (model,) = client.models.list().data
     assert model.id == "nano"
     row = server.http.get("/v1/models/nano").json()
-    assert row["meta"]["head"] == llm.info()["head"]
+    assert all(row["meta"][key] == llm.info()[key] for key in ("head", "bits"))
     assert row["max_model_len"] == llm.context
     assert server.http.get("/v1/models/other").status_code == 404
 

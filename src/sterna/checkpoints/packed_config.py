@@ -24,6 +24,7 @@ from sterna.checkpoints.safetensors_header import MAX_DIM
 from sterna.errors import ModelFormatError, RequestError
 from sterna.files.jsonfile import json_kind
 from sterna.formats import Format
+from sterna.formats.level_tables import LAYOUTS
 from sterna.formats.lookup_files import LookupFormat, lookup_format
 
 LAYOUT_VERSION = 4  # raise it when old packed directories would be read wrongly
@@ -36,6 +37,7 @@ EARLIER_VERSIONS = {
 QUANT_METHOD = "sterna"
 QUANTIZATION = "quantization_config"
 CONFIG_HASH = "sterna.config.sha256"  # metadata key of the SHA-256 of what config.json says
+TABLES = frozenset(LAYOUTS.values())  # whose names bring their levels
 REMEDY = "convert the model again with this version"
 
 
@@ -150,9 +152,13 @@ def _format(path: Path, field: str, name: object) -> Format:
     """Return the format of a name in a file, or that which its weights are read into."""
     if isinstance(name, str) and not formats.known(name) and (stored := lookup_format(name)):
         name = stored.becomes
-    if not isinstance(name, str) or not formats.known(name):
+    base = name.partition(":")[0] if isinstance(name, str) else ""
+    if not isinstance(name, str) or not (formats.known(base) or base.partition("-")[0] in TABLES):
         raise _wrong(path, field, f"one of {' '.join(formats.names())}", _shown(name, str))
-    return formats.get(name)
+    try:
+        return formats.get(name)
+    except RequestError as error:  # scales or levels that the format cannot have
+        raise _wrong(path, field, "a weight format", repr(name), str(error)) from None
 
 
 def _wrong(

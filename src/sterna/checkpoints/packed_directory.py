@@ -85,6 +85,15 @@ def packed_bytes(folder: Checkpoint) -> PackedBytes:
     return PackedBytes(sum(sizes.values()) - on_disk, on_disk, of_experts)
 
 
+def packed_matrices(folder: Checkpoint) -> list[tuple[str, int, int]]:
+    """List the format, the weights and the bytes of each matrix, from the header alone."""
+    _, specs, file = _opened(folder)
+    return [
+        (spec.format.name, spec.M * spec.K, sum(file.info(name + p).nbytes for p in (CODES, SCALE)))
+        for name, spec in specs.items()
+    ]
+
+
 def read_packed(
     source: str | os.PathLike[str] | Checkpoint,
     threads: int | None = None,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sterna.evaluate.compare import Difference
     from sterna.llm import LLM
 
-__all__ = ["Calibration", "show_gain"]
+__all__ = ["Calibration", "loss_of", "show_gain", "show_loss"]
 
 HELD_OUT = 4  # tokens of the text for one of the held-out part
 WINDOW = 512
@@ -53,8 +53,10 @@ class Calibration:
                 progress=progress,
             )
 
-    def gain(self, src: str, dst: Path, format: str, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Measure the gain on the held-out part.
+    def gain(
+        self, src: str, dst: Path, format: str, options: Mapping[str, Any]
+    ) -> dict[str, Any] | None:
+        """Measure the gain on the held-out part; None for an encoder, which predicts no tokens.
 
         Returns the perplexities of the model, of the one rounded without the text, and of the one
         rounded with it; and the mean KL divergence of both from the model, as in `sterna compare`.
@@ -63,6 +65,8 @@ class Calibration:
 
         dst = dst.absolute()
         llm = self._opened(src, options)
+        if llm.model.config.bidirectional:
+            return None
         with tempfile.TemporaryDirectory(prefix=f".{dst.stem}-", dir=dst.parent) as folder:
             plain = Path(folder) / f"plain{dst.suffix if dst.suffix == '.gguf' else ''}"
             convert(src, plain, format, **{**options, "force": False})
@@ -73,6 +77,19 @@ class Calibration:
             "perplexity_source": comparisons["plain"].a.perplexity,
             **{f"perplexity_{name}": apart.b.perplexity for name, apart in comparisons.items()},
             **{f"kl_{name}": apart.kl_figures()["mean"] for name, apart in comparisons.items()},
+        }
+
+    def loss(self, src: str, dst: Path, options: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Measure on the held-out part what the model at `dst` has lost; None for an encoder."""
+        llm = self._opened(src, options)
+        if llm.model.config.bidirectional:
+            return None
+        apart = self._compared(llm, dst, options)
+        return {
+            "held_out_tokens": apart.a.n_tokens,
+            "perplexity_source": apart.a.perplexity,
+            "perplexity": apart.b.perplexity,
+            "kl": apart.kl_figures()["mean"],
         }
 
     def _opened(self, model: str | Path, options: Mapping[str, Any]) -> LLM:
@@ -107,6 +124,29 @@ class Calibration:
                 break
             texts.append(text)
         return texts
+
+
+def loss_of(
+    file: Path | None, tokens: int, src: str, dst: Path, options: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """Measure what a model has lost, as `Calibration.loss`; None without a text."""
+    from sterna.convert import parts_of
+
+    return (
+        None if file is None else Calibration(parts_of(file, src), tokens).loss(src, dst, options)
+    )
+
+
+def show_loss(row: Mapping[str, Any] | None) -> None:
+    """Print what a model has lost on the held-out part, if it was measured."""
+    if row is None:
+        return
+    console().print(
+        f"of {row['held_out_tokens']:,} tokens that were held out: perplexity "
+        f"{row['perplexity_source']:.4f} before, {row['perplexity']:.4f} after; mean KL from "
+        f"before {row['kl']:.3g}",
+        soft_wrap=True,
+    )
 
 
 def show_gain(row: Mapping[str, Any]) -> None:

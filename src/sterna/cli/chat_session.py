@@ -14,6 +14,7 @@ from sterna.chat import check_messages
 from sterna.cli.chat_commands import COMMANDS
 from sterna.cli.chat_images import message_content, take_dropped
 from sterna.cli.disk_use import awaited, disk_use
+from sterna.cli.report import weights
 from sterna.cli.sampling_options import CHAT_MAX_TOKENS, SETTINGS
 from sterna.cli.terminal import VISIBLE
 from sterna.cli.word_wrap import WordWrap, columns_of
@@ -69,7 +70,7 @@ class Session:
         """Print the first line: the model, and how to get help."""
         info = self.conversation.llm.info()
         self.note(
-            f"{info['model']}: {info['format']}, context {info['context']}, "
+            f"{info['model']}: {weights(info)}, context {info['context']}, "
             f"{info['threads']} threads, {info['isa']}. /help lists commands; Ctrl-D leaves."
         )
 

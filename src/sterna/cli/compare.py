@@ -17,6 +17,7 @@ from sterna.cli.options import (
     run_options,
 )
 from sterna.cli.progress import loading, progress_bar
+from sterna.cli.report import weights
 from sterna.cli.terminal import console, print_json, with_error
 from sterna.cli.texts import Texts, text_options
 from sterna.errors import RequestError
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from sterna.evaluate.compare import Difference
     from sterna.llm import LLM
 
-SIDE = ("model", "format", "head", "kv_dtype", "activations", "isa")
+SIDE = ("model", "format", "bits", "head", "kv_dtype", "activations", "isa")
 
 
 @grouped_command(short_help="Compare two models, or two formats of one model.")
@@ -154,8 +155,7 @@ def _show(row: dict[str, Any]) -> None:
 
     table = Table("", "", show_header=False, box=None, pad_edge=False)
     for name in ("a", "b"):
-        parts = [str(row[f"{key}_{name}"]) for key in SIDE]
-        table.add_row(name.upper(), "{}: {}, head {}, kv {}, {}".format(*parts))
+        table.add_row(name.upper(), _model({key: row[f"{key}_{name}"] for key in SIDE}))
     table.add_row("logits", _verdict(row))
     table.add_row("|A − B|", f"mean {row['mean_abs']:.3g}, max {row['max_abs']:.3g}")
     kl = ", ".join(f"{name} {row[f'kl_{name}']:.3g}" for name in ("mean", "median", "p99", "max"))
@@ -165,6 +165,15 @@ def _show(row: dict[str, Any]) -> None:
     table.add_row("perplexity", " → ".join(pair))
     table.add_row("of", f"{row['positions']:,} positions, {row['files']:,} files ({row['source']})")
     console().print(table, soft_wrap=True)
+
+
+def _model(side: dict[str, Any]) -> str:
+    from sterna.formats.level_tables import without_table
+
+    return (
+        f"{side['model']}: {weights(side)}, head {without_table(side['head'])}, "
+        f"kv {side['kv_dtype']}, activations {side['activations'] or 'f32'}"
+    )
 
 
 def _verdict(row: dict[str, Any]) -> str:

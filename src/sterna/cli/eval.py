@@ -12,6 +12,7 @@ from sterna.cli.decorators import FOLDER, option
 from sterna.cli.option_groups import grouped_command
 from sterna.cli.options import json_option, model_options, open_model
 from sterna.cli.progress import progress_bar
+from sterna.cli.report import weights
 from sterna.cli.terminal import console, print_json, with_error
 from sterna.errors import RequestError
 
@@ -73,7 +74,7 @@ def command(
         "context": llm.context,
         **{
             key: info[key]
-            for key in ("format", "head", "kv_dtype", "activations", "isa", "threads")
+            for key in ("format", "head", "bits", "kv_dtype", "activations", "isa", "threads")
         },
         **torch_fields,
     }
@@ -112,7 +113,7 @@ def _show(row: dict[str, Any]) -> None:
         if row[name] is not None:
             table.add_row(name, with_error(row[name], row[f"{name}_stderr"]))
     table.add_row("of", f"{row['questions']:,} questions of {row['task']} ({row['data']})")
-    table.add_row("model", f"{row['model']}, {row['format']}, {row['seconds']:.1f} s")
+    table.add_row("model", f"{row['model']}, {weights(row)}, {row['seconds']:.1f} s")
     if (module := row.get("torch")) is not None:
         for name in METRICS:
             if module[name] is not None:

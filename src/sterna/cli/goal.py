@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sterna.cli.calibration import loss_of, show_loss
 from sterna.cli.convert import size_of
 from sterna.cli.recover import Stages, python_texts, recovery_of, row_of, tell
-from sterna.cli.report import table, without_table
+from sterna.cli.report import table
 from sterna.cli.terminal import console, print_json
 from sterna.errors import RequestError, shown
 
@@ -124,10 +125,12 @@ class Goal:
         if self.plot is not None:
             _draw(fitted, self.plot)
         seconds = time.perf_counter() - started
+        lost = loss_of(calibrate, tokens, src, dst, options)
         if as_json:
-            print_json([_summary(src, dst, fitted, seconds)])
+            print_json([{**_summary(src, dst, fitted, seconds), "held_out": lost}])
         else:
             _tell(dst, fitted, seconds)
+            show_loss(lost)
 
 
 def _summary(src: str, dst: Path, fitted: Fitted, seconds: float) -> dict[str, Any]:
@@ -146,6 +149,8 @@ def _summary(src: str, dst: Path, fitted: Fitted, seconds: float) -> dict[str, A
 
 
 def _tell(dst: Path, fitted: Fitted, seconds: float) -> None:
+    from sterna.formats.level_tables import without_table
+
     rows = [
         {
             "matrix": row["matrix"],

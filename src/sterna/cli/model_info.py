@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from math import prod
 from pathlib import Path
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from sterna.tokenizer import Tokenizer
 
 __all__ = ["speed_of_memory", "tell_model", "tokens_per_s"]
+
+MOST_FORMATS = 5  # that a line lists
 
 
 def speed_of_memory(threads: Threads, measure: bool) -> float:
@@ -59,6 +62,7 @@ def tell_model(model: str, context: int | None, bandwidth: float, as_json: bool)
         "end_tokens": _spelt(tokenizer, tokenizer.eos_ids),
         "chat_template": assets.template() is not None,
         "sampling": sampling_of(assets.generation_config, assets.generation_file),
+        **_stored(path),
         **_expected(path, context, bandwidth),
     }
     if as_json:
@@ -77,6 +81,7 @@ def tell_model(model: str, context: int | None, bandwidth: float, as_json: bool)
             ("added special tokens", ", ".join(row["added_tokens"]) or "none"),
             ("end tokens", ", ".join(row["end_tokens"]) or "none"),
             ("chat template", "yes" if row["chat_template"] else "none"),
+            *([("weights", _weights(row))] if row["n_weights"] else []),
             ("size", human(row["size_bytes"])),
             ("memory", _memory(row)),
             ("a token", _token(row)),
@@ -89,6 +94,33 @@ def tell_model(model: str, context: int | None, bandwidth: float, as_json: bool)
             ("sampling", sampling or "none: greedy, in chats temperature 0.8"),
         ]
     )
+
+
+def _stored(path: Path) -> dict[str, Any]:
+    """Return the weights of all matrices, their bits on average, and how many have each format.
+
+    None for a checkpoint in another program's form, whose tensors do not say it.
+    """
+    from sterna.checkpoints.directory import Checkpoint
+    from sterna.checkpoints.packed_directory import packed_matrices
+    from sterna.formats.level_tables import without_table
+    from sterna.gguf.file import GgufModel
+
+    matrices: list[tuple[str, int, int]] = []
+    if path.is_file():
+        infos = GgufModel(path).tensors.values()
+        matrices = [(i.dtype, prod(i.shape), i.nbytes) for i in infos if len(i.shape) > 1]
+    elif (folder := Checkpoint.open(path)).is_packed:
+        matrices = packed_matrices(folder)
+    n_weights, nbytes = sum(m[1] for m in matrices), sum(m[2] for m in matrices)
+    formats = Counter[str]()
+    for format, count, _ in matrices:
+        formats[without_table(format)] += count
+    return {
+        "n_weights": n_weights or None,
+        "bits": round(8 * nbytes / n_weights, 3) if n_weights else None,
+        "formats": dict(formats.most_common()) or None,
+    }
 
 
 def _expected(path: Path, context: int | None, bandwidth: float) -> dict[str, Any]:
@@ -161,6 +193,19 @@ def _memory(row: dict[str, Any]) -> str:
     )
 
 
+def _weights(row: dict[str, Any]) -> str:
+    kinds = Counter[str]()
+    for format, n_weights in row["formats"].items():
+        kinds[format.partition(":")[0]] += n_weights
+    shares = [f"{name} {n / row['n_weights']:.0%}" for name, n in kinds.most_common(MOST_FORMATS)]
+    more = len(kinds) - len(shares)
+    others = f", {more} more" if more else ""
+    return (
+        f"{row['n_weights'] / 1e6:,.1f} million, {row['bits']:.3g} bits each: "
+        f"{', '.join(shares)}{others}"
+    )
+
+
 def _token(row: dict[str, Any]) -> str:
     from sterna.checkpoints.hub import human
 
@@ -174,7 +219,7 @@ def _speed(row: dict[str, Any]) -> str:
     if row["tokens_per_s"] is None:
         return "unknown: the bandwidth of memory has not been measured"
     return (
-        f"at most {row['tokens_per_s']:g} tokens/s, an estimate: memory gives "
+        f"at most {row['tokens_per_s']:,} tokens/s, an estimate: memory gives "
         f"{row['bandwidth_gb_s']:.1f} GB/s"
     )
 

@@ -54,12 +54,14 @@ def command(as_json: bool) -> None:
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
     from sterna.checkpoints.hub import human
+    from sterna.formats.level_tables import without_table
 
     size = "missing" if row["size_bytes"] is None else human(row["size_bytes"])
     unknown = {key: "?" for key in ("architecture", "format", "packed_from") if row[key] is None}
     used = (row["last_used"] or "")[:10]
     return {
         **row,
+        "format": without_table(row["format"] or ""),
         **unknown,
         "size": size,
         "commit": row["commit"][:12] if row["commit"] else "",

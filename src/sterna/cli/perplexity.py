@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sterna.cli.option_groups import grouped_command
 from sterna.cli.options import json_option, model_options, open_model
 from sterna.cli.progress import progress_bar
+from sterna.cli.report import weights
 from sterna.cli.terminal import console, print_json, with_error
 from sterna.cli.texts import Texts, text_options
 from sterna.errors import RequestError
@@ -48,7 +49,7 @@ def command(as_json: bool, convention: str, stride: int | None, **options: Any) 
         "stride": how.stride,
         **{
             key: info[key]
-            for key in ("format", "head", "kv_dtype", "activations", "isa", "threads")
+            for key in ("format", "head", "bits", "kv_dtype", "activations", "isa", "threads")
         },
     }
     if not result.n_tokens:
@@ -87,5 +88,5 @@ def _show(row: dict[str, Any]) -> None:
     table.add_row("of", f"{row['tokens']:,} tokens{size}, {files}")
     stride = f", stride {row['stride']}" if row["stride"] else ""
     table.add_row("convention", f"{row['convention']}, windows of {row['context']}{stride}")
-    table.add_row("model", f"{row['model']}, {row['format']}, {row['seconds']:.1f} s")
+    table.add_row("model", f"{row['model']}, {weights(row)}, {row['seconds']:.1f} s")
     console().print(table, soft_wrap=True)

@@ -14,11 +14,23 @@ __all__ = ["loading", "progress_bar"]
 
 #: Seconds of loading before its bar is shown.
 LOADING_S = 1.0
+#: Columns next to a bar's text: the bar, its share, "12 of 340 million weights", the time left; and
+#: the fewest of the text.
+BESIDES, LEAST = 56, 16
 
 
 def loading(model: str) -> AbstractContextManager[Callable[..., None]]:
     """Make the bar of a model's weights, for the argument `progress` of `LLM`."""
     return progress_bar(f"loading {model}", "MB", after_s=LOADING_S)
+
+
+def _shortened(what: str, most: int) -> str:
+    """Leave out the beginning of a long path: its end says more, and the bar needs the room."""
+    most = max(LEAST, most)
+    if len(what) <= most:
+        return what
+    verb, _, path = what.partition(" ")
+    return f"{verb} …{path[-max(1, most - len(verb) - 2) :]}"
 
 
 @contextmanager
@@ -42,8 +54,9 @@ def progress_bar(
         TextColumn("{task.fields[amount]}"),
         TimeRemainingColumn(),
     )
-    bar = Progress(*columns, console=console(stderr=True), transient=True)
-    task = bar.add_task(what, total=total, amount="")
+    out = console(stderr=True)
+    bar = Progress(*columns, console=out, transient=True)
+    task = bar.add_task(_shortened(what, out.width - BESIDES), total=total, amount="")
     begin = time.monotonic()
     with contextlib.ExitStack() as shown:
 

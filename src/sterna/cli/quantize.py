@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from sterna.cli.calibration import Calibration, show_gain
+from sterna.cli.calibration import Calibration, loss_of, show_gain, show_loss
 from sterna.cli.convert import finished, places, report
 from sterna.cli.decorators import FILE, WRITABLE_FILE, flag, option
 from sterna.cli.goal import Goal
@@ -17,7 +17,7 @@ from sterna.cli.option_groups import grouped_command
 from sterna.cli.options import fetch_model
 from sterna.cli.progress import progress_bar
 from sterna.cli.recover import recover_one_format, row_of, tell
-from sterna.cli.report import table, without_table
+from sterna.cli.report import table
 from sterna.cli.terminal import print_json
 
 FIGURES = ("relative error", "max error", "SNR dB")
@@ -136,9 +136,11 @@ def command(
             src, dst, name, steps, calibrate, calibrate_tokens, codebook=codebook, **options
         )
         row = finished(src, dst, name, options["head"], losses, time.perf_counter() - started)
-        _show(losses, row, as_json, [{"recovered": row_of(found)}])
+        lost = loss_of(calibrate, calibrate_tokens, src, dst, options)
+        _show(losses, row, as_json, [{"recovered": row_of(found), "held_out": lost}])
         if not as_json:
             tell(found)
+            show_loss(lost)
         return
     text = None
     if calibrate is not None:
@@ -158,7 +160,12 @@ def command(
     if gain is not None:
         show_gain(gain)
     elif text is not None:
-        click.echo("calibrate: nothing was rounded, so that the text made no difference")
+        why = (
+            "the model is an encoder, so that no perplexity was measured"
+            if rounded
+            else "nothing was rounded, so that the text made no difference"
+        )
+        click.echo(f"calibrate: {why}")
 
 
 def _show(losses: list[Any], row: dict[str, Any], as_json: bool, others: list[Any]) -> None:
@@ -171,10 +178,12 @@ def _show(losses: list[Any], row: dict[str, Any], as_json: bool, others: list[An
 
 
 def _row(loss: Any) -> dict[str, Any]:
+    from sterna.formats.level_tables import without_table
+
     figures = (f"{loss.relative_rms:.3g}", f"{loss.max_error:.3g}", _decibels(loss.snr_db))
     shown = ("exact", None, None) if loss.exact else figures
     size = f"{loss.M}x{loss.K}"
-    cells = (loss.name, size, loss.stored, without_table(loss.format), *shown)
+    cells = (loss.name, size, *map(without_table, (loss.stored, loss.format)), *shown)
     return dict(zip(COLUMNS, cells, strict=True))
 
 

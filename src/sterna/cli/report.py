@@ -27,7 +27,6 @@ __all__ = [
     "team_option",
     "tell_left_out",
     "varying",
-    "without_table",
     "write",
 ]
 
@@ -253,10 +252,11 @@ def varying(
     return {field: heading for field, heading in columns.items() if field not in same}
 
 
-def without_table(format: str) -> str:
-    """Shorten the name of a format that brings its levels: "lut4-8199…:g64" to "lut4:g64"."""
-    base, dash, levels = format.partition("-")
-    return base + "".join(levels.partition(":")[1:]) if dash else format
+def weights(info: Mapping[str, Any]) -> str:
+    """Describe a model's weights by its `info`: "lut2:g64, 2.6 bits a weight"."""
+    from sterna.formats.level_tables import without_table
+
+    return f"{without_table(info['format'])}, {info['bits']:.3g} bits a weight"
 
 
 def count(n: int, noun: str) -> str:

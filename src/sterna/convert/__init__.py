@@ -83,8 +83,9 @@ def convert(
     to_file = format is not None and format.lower().startswith(GGUF)
     if to_file != str(dst).lower().endswith(".gguf"):
         kind = "a name that ends in .gguf" if to_file else "a folder's name, without .gguf"
+        remedy = "" if to_file else "; formats such as gguf:Q4_0 are for a GGUF file"
         raise RequestError(
-            f"{dst}: must be {kind}, since the format is {format or 'a packed directory'}"
+            f"{dst}: must be {kind}, since the format is {format or 'a packed directory'}{remedy}"
         )
     if method is not None and (format is None or to_file):
         raise RequestError(

@@ -31,6 +31,7 @@ from sterna.convert.recovery import Recovered, Recovery, check_source, recovered
 from sterna.convert.targets import check_places
 from sterna.convert.unfinished import begun_with, unfinished
 from sterna.errors import RequestError
+from sterna.files.writing import require_space
 from sterna.weights.loss import Loss
 
 __all__ = ["Fitted", "Goal", "best_for_size"]
@@ -113,17 +114,18 @@ def best_for_size(
 
     target: the runtime, "sterna" or "gguf" (llama.cpp). texts, tokens: what the model reads, as for
     `calibrate`. recovery: trains scales and vectors of the rounded model. progress: called with a
-    stage's name, work done and in all. Raises RequestError,
-    which names the smallest possible, for a goal that cannot be met, before anything is measured;
-    and as `convert`. After an error or a kill, the folder NAME.unfinished next to `dst` stays, by
-    which the next call for this source and text, of any goal, gives the same bits in less time.
+    stage's name, work done and in all. Raises RequestError before anything is measured, for a goal
+    that cannot be met, with the smallest that can, and for a disk that is too small; and as
+    `convert`. After an error or a kill, the folder NAME.unfinished next to `dst` stays, by which
+    the next call for this source and text, of any goal, gives the same bits in less time.
     """
     path = resolve(src, inspect=models.require_architecture)
     to_file = target == "gguf"
     candidates(target, 32)  # refuses other runtimes
     if to_file != str(dst).lower().endswith(".gguf"):
         kind = "a name that ends in .gguf" if to_file else "a folder's name, without .gguf"
-        raise RequestError(f"{dst}: must be {kind}, since the model is for {target}")
+        remedy = "" if to_file else "; --for gguf makes a GGUF file"
+        raise RequestError(f"{dst}: must be {kind}, since the model is for {target}{remedy}")
     job = Job(path, Path(dst), str(src), None, force, threads, i2s, {}, None)
     check_places(job.src, job.dst, force, file=to_file)
     overhead = _Once(lambda: gguf_overhead(job) if to_file else directory_overhead(job))
@@ -145,7 +147,9 @@ def best_for_size(
         )
     begun = begun_with(path, texts, tokens=tokens, runtime=target, i2s=i2s)
     most = fixed + sum(max(one.nbytes for one in of_unit) for of_unit in sizes)
-    with unfinished(job.dst, begun, reserve=min(budget, most)) as kept:
+    size = min(budget, most) + overhead()
+    require_space(job.dst, size)
+    with unfinished(job.dst, begun, reserve=size) as kept:
         measured = measure(job, planned, target, texts, tokens, kept, progress)
         chosen = allocate(measured.choices, budget - fixed)
         made = {unit.name: formats.get(one.format) for unit, one in zip(units, chosen, strict=True)}

@@ -36,7 +36,13 @@ from sterna.gguf.block_encoding import blocks_of
 from sterna.gguf.hashes import HASHES, METADATA_HASH, heading, metadata_hash
 from sterna.gguf.header import read_header
 from sterna.gguf.metadata import Metadata
-from sterna.gguf.metadata_writer import add_sampling, add_sizes, add_tokenizer, rope_factors
+from sterna.gguf.metadata_writer import (
+    add_sampling,
+    add_sizes,
+    add_tokenizer,
+    rope_factors,
+    title_of,
+)
 from sterna.gguf.tensor_names import gguf_name, permutes
 from sterna.llm.generation_config import sampling_of
 from sterna.runtime import resolve_threads
@@ -138,7 +144,7 @@ def _begun(
     writing = _Writing(planned, _architecture_of(model, job.model), model, type, job)
     writer = gguf.GGUFWriter(None, writing.architecture)
     kind = getattr(gguf.LlamaFileType, _FILE_TYPE.get(type, f"MOSTLY_{type}"))
-    add_sizes(writer, model.config, job.name, int(kind))
+    add_sizes(writer, model.config, title_of(job.src, job.name), int(kind))
     factors = rope_factors(gguf, writer, model.config)
     assets = assets_of(model)
     with assets.as_folder() as folder:

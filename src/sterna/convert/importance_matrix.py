@@ -93,12 +93,17 @@ def _pieces(text: str) -> Iterator[str]:
         yield piece
 
 
-def require_calibrated(format: str | None, method: str | None = None) -> None:
-    """Raise RequestError for a format or a method of powers of two that ignores squares."""
+def require_calibrated(
+    format: str | None, method: str | None = None, what: str = "calibrate"
+) -> None:
+    """Raise RequestError for a format or a method of powers of two that ignores squares.
+
+    what: the argument that needs squares, for messages.
+    """
     if format is None:
-        raise RequestError("calibrate: needs a format to round to, but got none")
+        raise RequestError(f"{what}: needs a format to round to, but got none")
     chosen = formats.get(format)
-    check_weighted(chosen if method is None else formats.with_method(chosen, method))
+    check_weighted(chosen if method is None else formats.with_method(chosen, method), what)
 
 
 def calibrate(

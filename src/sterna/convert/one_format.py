@@ -51,7 +51,7 @@ def in_one_format(
     RequestError as `convert`, for a format that rounds each float by itself, and for a model that
     cannot be trained, before anything is read.
     """
-    require_calibrated(format)
+    require_calibrated(format, what="recover")
     path = resolve(src, inspect=models.require_architecture)
     job = Job(path, Path(dst), str(src), head, force, threads, i2s, {}, None)
     check_places(job.src, job.dst, force)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable
+from difflib import get_close_matches
 from functools import cache, lru_cache
 from math import gcd
 
@@ -87,7 +88,11 @@ def get(name: str | Format) -> Format:
                 "sterna-papers run (papers/README.md); "
                 f"use {lookup.becomes}, which has the same levels"
             )
-    raise RequestError(f"format: must be one of {', '.join(names())}, but got {shown(name)}")
+    near = get_close_matches(name.lower(), names(), 1) if isinstance(name, str) else []
+    remedy = f"; did you mean {near[0]}?" if near else ""
+    raise RequestError(
+        f"format: must be one of {', '.join(names())}, but got {shown(name)}{remedy}"
+    )
 
 
 def fitting(format: Format, K: int) -> Format:

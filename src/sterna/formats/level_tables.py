@@ -24,7 +24,15 @@ from sterna.formats.codebook import Codebook
 from sterna.formats.layout import Layout
 from sterna.formats.scales import GroupScales, ScaleLayout
 
-__all__ = ["Table", "codebook", "name_of", "named", "nearest_levels", "of_levels"]
+__all__ = [
+    "Table",
+    "codebook",
+    "name_of",
+    "named",
+    "nearest_levels",
+    "of_levels",
+    "without_table",
+]
 
 #: The layouts (native/layouts/lut2.h, lut4.h) by their numbers of levels, and what their kernels
 #: add to a level.
@@ -161,3 +169,9 @@ def named(name: str) -> Table | None:
 def name_of(levels: Sequence[int]) -> str:
     """Return the name of the format of these levels."""
     return f"{LAYOUTS[len(levels)]}-{np.array(levels, np.int8).tobytes().hex()}"
+
+
+def without_table(format: str) -> str:
+    """Shorten the name of a format that brings its levels: "lut4-8199…:g64" to "lut4:g64"."""
+    base, dash, levels = format.partition("-")
+    return base + "".join(levels.partition(":")[1:]) if dash else format

@@ -45,20 +45,23 @@ CHUNK_WEIGHTS, CHUNK_ROWS = 1 << 16, 64  # searched at a time: a dozen arrays in
 FED_ROWS = 1024  # with feedback: a span of columns lies in the cache
 
 
-def check_weighted(format: Format) -> None:
-    """Raise RequestError for a format whose rounding ignores the layer's inputs."""
+def check_weighted(format: Format, what: str = "calibrate") -> None:
+    """Raise RequestError for a format whose rounding ignores the layer's inputs.
+
+    what: the argument that asks for weights of errors, for messages.
+    """
     if format.codebook is None:
         raise RequestError(
-            f"calibrate: must be for a format with integer levels, but got {format}, which rounds "
+            f"{what}: must be for a format with integer levels, but got {format}, which rounds "
             "each float by itself; leave it out"
         )
     if isinstance(format, Powers) and format.method != "nearest":
         raise RequestError(
-            f"calibrate: the method {format.method} rounds in one way only; leave one of them out"
+            f"{what}: the method {format.method} rounds in one way only; leave one of them out"
         )
     if format.of_files:
         raise RequestError(
-            f"calibrate: must be for a format that rounds by weights of errors, but got {format}, "
+            f"{what}: must be for a format that rounds by weights of errors, but got {format}, "
             "which takes the nearest entries of a table; leave it out"
         )
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from sterna import _native
 from sterna.errors import ModelFormatError, UnsupportedModelError, shown, warn
 from sterna.files.jsonfile import load_json_object
+from sterna.gguf.file import GgufModel
 from sterna.gguf.hf_config import GGUF_POOLINGS
 from sterna.gguf.pre_tokenizers import pre_of_splits
 from sterna.gguf.rope_scaling import LONGROPE, ROPE_FACTORS
@@ -20,9 +21,16 @@ from sterna.models.config import TransformerConfig
 from sterna.models.rope import Yarn, default_attention_factor, scaling_kind, yarn_of
 from sterna.tokenizer import MAX_TOKENIZER_BYTES, Tokenizer
 
-__all__ = ["add_sampling", "add_sizes", "add_tokenizer", "rope_factors"]
+__all__ = ["add_sampling", "add_sizes", "add_tokenizer", "rope_factors", "title_of"]
 
 _LEAST_SCORE = -1e9  # of a token that no merge makes
+
+
+def title_of(src: Path, name: str) -> str:
+    """Return the name that a GGUF file at `src` gives its model, or else `name`, without suffix."""
+    if src.is_dir():
+        return name
+    return GgufModel(src).metadata.text("general.name", Path(name).stem)
 
 
 def add_sizes(writer: Any, c: TransformerConfig, name: str, file_type: int) -> None:

@@ -313,8 +313,9 @@ class LLM:
     def info(self) -> dict[str, Any]:
         """Return the model's properties and settings by name.
 
-        model, architecture, isa, threads, format, head, kv_dtype, activations (None where all
-        layers are floats), context, n_params, n_active_params (of one token's experts),
+        model, architecture, isa, threads, format (that of most bytes of the layers), head, bits (of
+        a weight of all matrices, on average), kv_dtype, activations (None where all layers are
+        floats), context, n_params, n_active_params (of one token's experts),
         bytes_per_token (weights and scales that a decode step reads), mmap, weight_cache (None
         unless weights stay on disk: hits and misses of their parts, bytes read, parts that were
         guessed to be needed and absent, those of them that were needed, seconds that threads
@@ -330,6 +331,7 @@ class LLM:
             "threads": self.engine.threads,
             "format": model.format,
             "head": model.head,
+            "bits": round(model.bits, 3),
             "kv_dtype": self.engine.kv_dtype,
             "activations": self.engine.activations,
             "context": self.context,

@@ -97,6 +97,11 @@ class Model:
         """Weights that one token uses, including only its own experts."""
         return round(sum(op.n_weights * op.active for op in self.graph.weight_ops))
 
+    @property
+    def bits(self) -> float:
+        """Bits of a weight, on average over all matrices, with their scales."""
+        return 8 * sum(op.weight.nbytes for op in self.graph.weight_ops) / max(1, self.n_params)
+
     @cached_property
     def digest(self) -> str:
         """SHA-256, in hex, of the operations and of every weight as they run.

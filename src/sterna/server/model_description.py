@@ -6,11 +6,20 @@ import hashlib
 from datetime import UTC, datetime
 from typing import Any
 
+from sterna.formats.level_tables import without_table
 from sterna.llm import LLM
 from sterna.server.fill_in_the_middle import fill_tokens
 from sterna.server.service import Service
 
-__all__ = ["LATEST", "abilities", "dimensions", "known_name", "name_digest", "timestamp"]
+__all__ = [
+    "LATEST",
+    "abilities",
+    "dimensions",
+    "known_name",
+    "name_digest",
+    "quantization",
+    "timestamp",
+]
 
 LATEST = ":latest"
 
@@ -47,6 +56,14 @@ def abilities(llm: LLM) -> list[str]:
     if llm.renderer.images.sees:
         capabilities.append("vision")
     return capabilities
+
+
+def quantization(llm: LLM) -> str:
+    """Name the format of the layers; where they have several, say how many bits a weight has."""
+    model = llm.model
+    name = without_table(model.format).upper()
+    mixed = len({weight.format for _, weight in model.graph.layers()}) > 1
+    return f"{name}, {model.bits:.1f} bits" if mixed else name
 
 
 def dimensions(llm: LLM) -> dict[str, Any]:

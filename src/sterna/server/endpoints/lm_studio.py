@@ -12,7 +12,7 @@ from sterna.server.endpoints.chat import ChatCompletionRequest, chat
 from sterna.server.endpoints.completions import CompletionRequest, completions
 from sterna.server.endpoints.embeddings import EmbeddingRequest, embeddings
 from sterna.server.errors import ApiError
-from sterna.server.model_description import abilities
+from sterna.server.model_description import abilities, quantization
 from sterna.server.routing import Endpoint, as_json, service_of
 from sterna.server.service import Service
 
@@ -47,7 +47,7 @@ def _row(service: Service, name: str) -> dict[str, Any]:
         row |= {
             "type": "embeddings" if "embedding" in can else "llm",
             "arch": llm.model.config.architecture,
-            "quantization": llm.model.format.upper(),
+            "quantization": quantization(llm),
             "max_context_length": llm.model.config.max_position,
             "loaded_context_length": llm.context,
             "capabilities": ["tool_use"] if "tools" in can else [],

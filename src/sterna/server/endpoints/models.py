@@ -116,6 +116,7 @@ def _row(service: Service, name: str) -> dict[str, Any]:
             "architecture",
             "format",
             "head",
+            "bits",
             "kv_dtype",
             "context",
             "n_params",

@@ -24,6 +24,7 @@ from sterna.server.model_description import (
     dimensions,
     known_name,
     name_digest,
+    quantization,
     timestamp,
 )
 from sterna.server.routing import Endpoint, as_json, service_of
@@ -183,7 +184,7 @@ def _details(llm: LLM | None) -> dict[str, Any]:
         "family": family,
         "families": [family] if family else [],
         "parameter_size": "" if llm is None else _short(llm.model.n_params),
-        "quantization_level": "" if llm is None else llm.model.format.upper(),
+        "quantization_level": "" if llm is None else quantization(llm),
     }
 
 
