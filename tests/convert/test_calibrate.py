@@ -165,16 +165,19 @@ def test_the_best_for_a_size_tells_its_loss(llama: Path, tmp_path: Path) -> None
     assert row["held_out"]["kl"] > lost["kl"]
 
 
-def test_an_encoder_is_rounded_by_a_text(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
-    """It predicts no tokens, so that the report has no perplexity."""
+@pytest.mark.parametrize("name", ["bert", "qwen3-score"])
+def test_a_model_that_predicts_no_tokens_is_rounded_by_a_text(
+    checkpoint: Callable[[str], Path], tmp_path: Path, name: str
+) -> None:
+    """An encoder, and a classifier: the report has no perplexity."""
     text = tmp_path / "text.txt"
     text.write_text("".join(TEXTS * 8))
     asked = ["--calibrate", str(text), "--calibrate-tokens", "256", "--threads", "1"]
     for how in (("--format", "q4_0"), ("--bpw", "9")):
         out = tmp_path / how[0]
-        result = command("quantize", str(checkpoint("bert")), str(out), *how, *asked)
+        result = command("quantize", str(checkpoint(name)), str(out), *how, *asked)
         assert result.exit_code == 0, result.output
-        assert "encoder" in result.stdout or how[0] == "--bpw"
+        assert "predicts no tokens" in result.stdout or how[0] == "--bpw"
         assert (out / "config.json").exists()
 
 

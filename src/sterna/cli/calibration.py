@@ -56,7 +56,7 @@ class Calibration:
     def gain(
         self, src: str, dst: Path, format: str, options: Mapping[str, Any]
     ) -> dict[str, Any] | None:
-        """Measure the gain on the held-out part; None for an encoder, which predicts no tokens.
+        """Measure the gain on the held-out part; None for a model that predicts no tokens.
 
         Returns the perplexities of the model, of the one rounded without the text, and of the one
         rounded with it; and the mean KL divergence of both from the model, as in `sterna compare`.
@@ -65,7 +65,7 @@ class Calibration:
 
         dst = dst.absolute()
         llm = self._opened(src, options)
-        if llm.model.config.bidirectional:
+        if not llm.model.config.continues:
             return None
         with tempfile.TemporaryDirectory(prefix=f".{dst.stem}-", dir=dst.parent) as folder:
             plain = Path(folder) / f"plain{dst.suffix if dst.suffix == '.gguf' else ''}"
@@ -80,9 +80,10 @@ class Calibration:
         }
 
     def loss(self, src: str, dst: Path, options: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Measure on the held-out part what the model at `dst` has lost; None for an encoder."""
+        """Measure on the held-out part what the model at `dst` has lost; None for a model that
+        predicts no tokens."""
         llm = self._opened(src, options)
-        if llm.model.config.bidirectional:
+        if not llm.model.config.continues:
             return None
         apart = self._compared(llm, dst, options)
         return {

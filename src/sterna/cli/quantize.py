@@ -161,7 +161,7 @@ def command(
         show_gain(gain)
     elif text is not None:
         why = (
-            "the model is an encoder, so that no perplexity was measured"
+            "the model predicts no tokens, so that no perplexity was measured"
             if rounded
             else "nothing was rounded, so that the text made no difference"
         )

@@ -26,7 +26,7 @@ class PromptEncoder:
     def encode(self, prompt: str | Sequence[int]) -> list[int]:
         """Token ids of a text, or checked ids: at least one, at most the context. RequestError."""
         config = self._model.config
-        if config.bidirectional or config.labels:
+        if not config.continues:
             kind = "an encoder" if config.bidirectional else "a classifier"
             raise RequestError(
                 f"prompt: must be for a model that continues it, but {self._model.name} is {kind}; "

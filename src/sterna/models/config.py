@@ -57,6 +57,11 @@ class TransformerConfig:
     label_row: str = "first"  # its input: the "first" or "last" token, or the "mean" of all
 
     @property
+    def continues(self) -> bool:
+        """Whether it predicts the next token: it is neither an encoder nor a classifier."""
+        return not (self.bidirectional or self.labels)
+
+    @property
     def heads(self) -> Heads:
         """The attention heads of all layers."""
         return Heads(self.n_heads, self.n_kv_heads, self.head_dim)
