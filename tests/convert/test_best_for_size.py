@@ -141,7 +141,7 @@ def test_a_matrix_is_probed_some_rows_at_a_time(
 
 @pytest.mark.parametrize(
     "arch",
-    ["llama", "gpt2", "cohere", "gemma4", "qwen3_5", "mixtral", "bert", "modernbert-score-mean"],
+    "llama gpt2 cohere gemma4 qwen3_5 mixtral deepseek-v3.2 bert modernbert-score-mean".split(),
 )
 def test_moments_are_the_same_however_many_fit(
     checkpoint: Callable[[str], Path], arch: str

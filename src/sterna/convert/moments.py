@@ -25,7 +25,6 @@ from sterna.formats.feedback import DAMPING, Feedback
 from sterna.graph.activations import rounded_values
 from sterna.graph.ops import (
     AttentionOp,
-    CombineOp,
     IndexerOp,
     KeepOp,
     LinearOp,
@@ -73,9 +72,9 @@ class _Between:
 class Moments(Mapping[str, Feedback | F32]):
     """What `convert` takes as squares: `Feedback` for each layer, by the name of its weight.
 
-    running: the model and the windows of tokens that it reads. budget: bytes of moments that are in
-    memory at a time. progress: called with tokens read and in all, each time the text is read.
-    kept: where moments are kept on disk, and then not read again.
+    running: the model and the windows of tokens that it reads. budget: bytes of moments, and
+    of rows between layers, that are in memory at a time. progress: called with tokens read and in
+    all, each time the text is read. kept: where moments are kept on disk, and then not read again.
     """
 
     running: Running
@@ -143,7 +142,7 @@ class Moments(Mapping[str, Feedback | F32]):
     def _following(self, first: str) -> list[Value]:
         """Return the inputs of this layer and the next ones, as many as the budget holds."""
         names = list(self._inputs)
-        values, left = list[Value](), self.budget
+        values, left = list[Value](), self.budget - self._rows_bytes
         for name in names[names.index(first) :]:
             x = self._inputs[name]
             if x not in values:
@@ -152,6 +151,11 @@ class Moments(Mapping[str, Feedback | F32]):
                     break
                 values.append(x)
         return values
+
+    @property
+    def _rows_bytes(self) -> int:
+        """Bytes of the rows between two layers, before and behind those that are read."""
+        return 2 * 4 * self._returned.width * sum(map(len, self.windows))
 
     def _sums(self, values: Sequence[Value]) -> dict[Value, F32]:
         """E[x x^T] of each value over the text."""
@@ -169,12 +173,15 @@ class Moments(Mapping[str, Feedback | F32]):
         for i, window in enumerate(self.windows):
             rows = np.empty((len(window), part.width), np.float32)
             if begin.cut:
-                rows[:, part.given] = begin.rows[i]
+                rows[:, part.before] = begin.rows[i]
             last = engine.run_variant(program, window, len(window), rows if part.width else None)
             for x in values:
-                of_x = last if x is head else np.ascontiguousarray(rows[:, part.columns[x]])
+                of_x = last
+                if x is not head:
+                    at = part.inputs[x]
+                    of_x = np.ascontiguousarray(rows[:, at : at + x.width])
                 sums[x] += of_x.T @ of_x
-            between.append(rows[:, part.left].copy())
+            between.append(rows[:, part.after].copy())
             count += len(window)
             self.progress(count, total)
         self._between = _Between(end, living, between) if living else None
@@ -218,57 +225,62 @@ def _cut(ops: Sequence[Op], begin: int, last: Value) -> tuple[int, list[Value]]:
 
 def _remembered(ops: Sequence[Op]) -> list[tuple[int, int]]:
     """Return pairs of operations, of which the later reads what the first left elsewhere than in
-    values: keys and values of attention, and which experts a token goes to."""
-    stored, pairs, route = dict[int, int](), list[tuple[int, int]](), 0
+    rows of floats: keys and values of attention, the positions that an indexer chose, and which
+    experts a token goes to."""
+    stored, routed, indexed = dict[int, int](), dict[int, int](), dict[Value, int]()
+    pairs, chooses = list[tuple[int, int]](), None
     for i, op in enumerate(ops):
         if isinstance(op, AttentionOp | IndexerOp):
             pairs.append((stored[op.layer], i))
+            pairs += [(indexed[x], i) for x in op.inputs if x in indexed]
+            if isinstance(op, IndexerOp):
+                indexed[op.output] = i
         elif isinstance(op, RopeOp) and op.stores:
             stored[op.layer] = i
         elif isinstance(op, RouteOp):
-            route = i
-        if isinstance(op, CombineOp) or any(x.route for x in (*op.inputs, op.output)):
-            pairs.append((route, i))
+            chooses = i
+        for route in (x.route for x in (*op.inputs, op.output) if x.route is not None):
+            if id(route) not in routed:  # rows of heads have a route that no operation chooses
+                routed[id(route)], chooses = i if chooses is None else chooses, None
+            pairs.append((routed[id(route)], i))
     return pairs
 
 
 class _Part:
-    """Operations between two places of a graph, and the rows that lie with the caller.
-
-    given: values that lived at the beginning. inputs: of layers, which are kept. living: values
-    that live at the end. The columns of each kind follow each other.
-    """
+    """Operations between two places of a graph, and the columns of rows that lie with the caller:
+    of values that lived at the beginning, of layers' inputs, and of values that live at the end."""
 
     def __init__(
         self, given: Sequence[Value], inputs: Sequence[Value], living: Sequence[Value]
     ) -> None:
-        self._given, self._inputs, self._living = given, inputs, living
-        *starts, self.width = accumulate((x.width for x in (*given, *inputs, *living)), initial=0)
-        self._starts = starts
-        self.given: slice = slice(0, sum(x.width for x in given))
-        self.left: slice = slice(self.width - sum(x.width for x in living), self.width)
-        of_inputs = zip(inputs, starts[len(given) :], strict=False)
-        self.columns: dict[Value, slice] = {x: slice(at, at + x.width) for x, at in of_inputs}
+        self.given, n = _columns(given, 0)
+        self.inputs, m = _columns(inputs, n)
+        self.living, self.width = _columns(living, m)
+        self.before: slice = slice(0, n)
+        self.after: slice = slice(m, self.width)
 
     def ops(self, ops: Sequence[Op]) -> list[Op]:
         """Return the operations with those that restore and save rows; all rows must be wanted.
 
         An input is kept where the first layer reads it, or at the end.
         """
-        n, m = len(self._given), len(self._given) + len(self._inputs)
-        restored = zip(self._given, self._starts[:n], strict=True)
-        part: list[Op] = [_keep(x, at, restores=True) for x, at in restored]
-        waiting = dict(zip(self._inputs, self._starts[n:m], strict=True))
+        part: list[Op] = [_keep(x, at, restores=True) for x, at in self.given.items()]
+        waiting = dict(self.inputs)
         for op in ops:
             if isinstance(op, LinearOp) and op.x in waiting:
                 part.append(_keep(op.x, waiting.pop(op.x)))
             part.append(op)
-        part += [_keep(x, at) for x, at in waiting.items()]
-        part += [_keep(x, at) for x, at in zip(self._living, self._starts[m:], strict=True)]
+        part += [_keep(x, at) for x, at in (*waiting.items(), *self.living.items())]
         x = part[-1].output
         if not part[-1].selected:
             part.append(SelectOp(name="select", output=Value(x.width), x=x, selected=True))
         return part
+
+
+def _columns(values: Sequence[Value], at: int) -> tuple[dict[Value, int], int]:
+    """Return where the columns of each value begin, from `at` on, and where the last ones end."""
+    *starts, end = accumulate((x.width for x in values), initial=at)
+    return dict(zip(values, starts, strict=True)), end
 
 
 def _keep(x: Value, column: int, restores: bool = False) -> KeepOp:
